@@ -1,0 +1,100 @@
+# bdlm - block-diffusion language models in C.
+#
+#   make            the program, the static and the shared library, in $(BUILD)
+#   make test       every test program          make test-room ROOM=attention   one room and those above it
+#   make demo       train, draft, compare       make bench                       measured ratios
+#   make help       all targets
+
+BUILD   ?= build
+PREFIX  ?= /usr/local
+CC      ?= gcc
+VERSION := 0.1.0
+
+# The floors of the house, top first. A room includes only rooms named before it.
+FLOORS  := base tensor parallel attention autograd format model diffusion draft train distill serve cli
+# ROOM=x builds the library up to that room only; useful while working on one room.
+ROOM    ?= cli
+ROOMS   := $(shell for r in $(FLOORS); do echo $$r; [ $$r = $(ROOM) ] && break; done)
+
+LIBS     := jansson yaml-0.1 libpcre2-8 libutf8proc libcrypto zlib
+PKG_CFLAGS := $(shell pkg-config --cflags $(LIBS) 2>/dev/null)
+PKG_LIBS   := $(shell pkg-config --libs $(LIBS) 2>/dev/null)
+
+WARN    := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes \
+           -Wmissing-prototypes -Wpointer-arith -Wvla -Werror
+OPT     ?= -O3 -g -fno-math-errno -fno-trapping-math
+ALL_CFLAGS = -std=c17 -D_GNU_SOURCE -fPIC -Iinclude -Isrc -DBD_VERSION='"$(VERSION)"' \
+           $(WARN) $(OPT) $(SANITIZE_FLAGS) $(COVERAGE_FLAGS) $(PKG_CFLAGS) $(CFLAGS)
+ALL_LIBS   = $(PKG_LIBS) -lm -lpthread
+
+ifneq ($(SANITIZE),)
+SANITIZE_FLAGS := -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
+OPT            := -O1 -g -fno-math-errno -fno-trapping-math
+override BUILD := $(BUILD)-sanitize
+endif
+
+# --- sources -----------------------------------------------------------------------------------
+# src/ROOM/isa/NAME.c is compiled once per instruction set; BD_ISA names the level in its symbols.
+LIB_ROOMS := $(filter-out cli,$(ROOMS))
+SRC       := $(foreach r,$(LIB_ROOMS),$(wildcard src/$(r)/*.c))
+ISA_SRC   := $(foreach r,$(LIB_ROOMS),$(wildcard src/$(r)/isa/*.c))
+ISAS      := portable avx2 avx512 avx512bf16
+ISA_FLAGS_portable   :=
+ISA_FLAGS_avx2       := -mavx2 -mfma -mf16c
+ISA_FLAGS_avx512     := -march=x86-64-v4 -mprefer-vector-width=512
+ISA_FLAGS_avx512bf16 := -march=x86-64-v4 -mavx512bf16 -mavx512vnni -mprefer-vector-width=512
+
+OBJ     := $(SRC:%.c=$(BUILD)/%.o) \
+           $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
+CLI_SRC := $(if $(filter cli,$(ROOMS)),$(wildcard src/cli/*.c))
+CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
+
+LIB     := $(BUILD)/libbdlm.a
+SHARED  := $(BUILD)/libbdlm.so
+PROGRAM := $(BUILD)/bdlm
+
+TEST_SRC := $(foreach r,$(ROOMS),$(wildcard tests/$(r)/test_*.c))
+ifeq ($(ROOM),cli)
+TEST_SRC += $(wildcard tests/field/test_*.c)
+endif
+TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
+BENCHES  := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
+
+.PHONY: all lib test test-room test-long demo bench install deps format lint coverage clean help
+.DEFAULT_GOAL := all
+
+all: $(if $(filter cli,$(ROOMS)),$(PROGRAM) $(SHARED)) $(LIB)
+lib: $(LIB)
+
+$(LIB): $(OBJ)
+	@rm -f $@ && ar rcs $@ $^
+$(SHARED): $(OBJ)
+	@$(CC) -shared -Wl,-soname,libbdlm.so.0 $(SANITIZE_FLAGS) $(COVERAGE_FLAGS) -o $@ $^ $(ALL_LIBS)
+$(PROGRAM): $(CLI_OBJ) $(LIB)
+	@$(CC) $(SANITIZE_FLAGS) $(COVERAGE_FLAGS) $(LDFLAGS) -o $@ $^ $(ALL_LIBS)
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	@echo "  CC $<"; $(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+define isa_rule
+$(BUILD)/%.$(1).o: %.c
+	@mkdir -p $$(@D)
+	@echo "  CC $$< [$(1)]"; $(CC) $(ALL_CFLAGS) $(ISA_FLAGS_$(1)) -DBD_ISA=$(1) -DBD_ISA_$(1) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
+
+# --- tests: every tests/ROOM/test_NAME.c is one program -------------------------------------------
+$(BUILD)/tests/%: tests/%.c $(LIB)
+	@mkdir -p $(@D)
+	@echo "  LINK $@"; $(CC) $(ALL_CFLAGS) -Itests -MMD -MP -o $@ $< $(LIB) $(ALL_LIBS) -lcmocka
+$(BUILD)/bench/%: bench/%.c $(LIB)
+	@mkdir -p $(@D)
+	@$(CC) $(ALL_CFLAGS) -MMD -MP -o $@ $< $(LIB) $(ALL_LIBS)
+
+test-room: $(TESTS)
+	@BUILD=$(BUILD) tools/run-tests $(filter $(BUILD)/tests/$(ROOM)/%,$(TESTS))
+
+clean:
+	rm -rf build build-*
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
