@@ -60,7 +60,8 @@ endif
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCHES  := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
 
-.PHONY: all lib test test-room test-long demo bench install deps format lint coverage clean help
+.PHONY: all lib test run-tests test-room test-long demo bench run-bench install deps deps-tools format lint \
+        coverage clean help
 .DEFAULT_GOAL := all
 
 all: $(if $(filter cli,$(ROOMS)),$(PROGRAM) $(SHARED)) $(LIB)
@@ -92,7 +93,67 @@ $(BUILD)/bench/%: bench/%.c $(LIB)
 	@$(CC) $(ALL_CFLAGS) -MMD -MP -o $@ $< $(LIB) $(ALL_LIBS)
 
 test-room: $(TESTS)
-	@BUILD=$(BUILD) tools/run-tests $(filter $(BUILD)/tests/$(ROOM)/%,$(TESTS))
+	@tools/run-tests $(filter $(BUILD)/tests/$(ROOM)/%,$(TESTS))
+
+run-tests: $(TESTS) $(PROGRAM)
+	@BDLM=$(PROGRAM) tools/run-tests $(TESTS) $(wildcard tests/cli/test_*.sh)
+
+# Packages are looked at first and pkg-config asked again afterwards, hence the second make.
+test: deps
+	@$(MAKE) --no-print-directory run-tests
+test-long: deps
+	@$(MAKE) --no-print-directory run-tests
+	@BDLM=$(PROGRAM) tools/run-tests $(wildcard tests/long/test_*.sh)
+demo: deps
+	@$(MAKE) --no-print-directory $(PROGRAM)
+	@$(PROGRAM) demo --out demo
+bench: deps
+	@$(MAKE) --no-print-directory run-bench
+run-bench: $(BENCHES) $(PROGRAM)
+	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
+
+deps:
+	@tools/deps need
+deps-tools:
+	@tools/deps need tool
+
+# --- installation --------------------------------------------------------------------------------------
+install: all $(BUILD)/bdlm.pc
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	    $(DESTDIR)$(PREFIX)/include/bdlm $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bdlm/recipes
+	install -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/bdlm
+	install -m 644 $(LIB) $(DESTDIR)$(PREFIX)/lib/libbdlm.a
+	install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib/libbdlm.so.0
+	ln -sf libbdlm.so.0 $(DESTDIR)$(PREFIX)/lib/libbdlm.so
+	install -m 644 include/bdlm/*.h $(DESTDIR)$(PREFIX)/include/bdlm
+	install -m 644 $(BUILD)/bdlm.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/bdlm.pc
+	install -m 644 docs/bdlm.1 $(DESTDIR)$(PREFIX)/share/man/man1/bdlm.1
+	install -m 644 $(wildcard recipes/*.yaml) $(DESTDIR)$(PREFIX)/share/bdlm/recipes
+
+$(BUILD)/bdlm.pc: Makefile
+	@mkdir -p $(@D)
+	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: bdlm' 'Description: block-diffusion language models' \
+	    'Version: $(VERSION)' 'Requires.private: $(LIBS)' 'Libs: -L$${prefix}/lib -lbdlm' \
+	    'Libs.private: -lm -lpthread' 'Cflags: -I$${prefix}/include' > $@
+
+# --- upkeep --------------------------------------------------------------------------------------------
+C_FILES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find src include tests bench fuzz -name '*.[ch]')
+format:
+	@clang-format -i $(C_FILES)
+lint:
+	@clang-format --dry-run --Werror $(C_FILES)
+	@cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 \
+	    --suppress=missingIncludeSystem -Iinclude -Isrc $(filter-out %/isa/%,$(filter src/%.c,$(C_FILES)))
+	@if [ -x ../shared/tools/rooms ]; then ../shared/tools/rooms; fi
+coverage:
+	@$(MAKE) --no-print-directory BUILD=build-coverage COVERAGE_FLAGS=--coverage OPT='-O1 -g' run-tests
+	@gcovr --root . --object-directory build-coverage --filter src/ --print-summary \
+	    --html-details build-coverage/coverage.html
+	@echo "build-coverage/coverage.html"
+
+help:
+	@sed -n 's/^#  *//p' Makefile | head -4
+	@echo "make test-long, install PREFIX=, format, lint, coverage, deps, clean; SANITIZE=address,undefined test"
 
 clean:
 	rm -rf build build-*

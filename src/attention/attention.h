@@ -17,9 +17,11 @@
 #include "base/arena.h"
 #include "tensor/dtype.h"
 
+enum { BD_MOST_HEAD_SIZE = 512 };
+
 typedef struct {
     const bd_visibility *rule;
-    int64_t batch, query_heads, key_heads, head_size; /* head_size 1..512, any value */
+    int64_t batch, query_heads, key_heads, head_size; /* head_size 1..BD_MOST_HEAD_SIZE */
     float scale;
     bd_dtype compute;  /* BD_F32, or BD_BF16: inputs of the products rounded to bf16, f32 sums */
     const float *sink; /* [query_heads]: one more logit per head whose probability is dropped; or NULL */

@@ -11,7 +11,7 @@
 struct bd_progress {
     char what[64];
     char detail[256];
-    int64_t total, done;
+    int64_t total, done, earlier; // earlier: done before the clock began
     double began, shown;
     bool terminal, printed;
 };
@@ -35,6 +35,12 @@ bd_progress *bd_progress_begin(const char *what, int64_t total)
     return bar;
 }
 
+void bd_progress_resume(bd_progress *bar, int64_t done)
+{
+    if (bar)
+        bar->done = bar->earlier = done;
+}
+
 static void print_duration(char *out, size_t size, double seconds)
 {
     int64_t s = seconds > 0 ? (int64_t)(seconds + 0.5) : 0;
@@ -55,8 +61,10 @@ static void show(bd_progress *bar, double now)
     for (int i = 0; i < WIDTH; i++)
         cells[i] = i < filled ? '#' : '.';
     cells[WIDTH] = 0;
-    double spent = now - bar->began;
-    print_duration(left, sizeof left, part > 0 ? spent / part - spent : 0);
+    double spent = now - bar->began, each = 0;
+    if (bar->done > bar->earlier)
+        each = spent / (double)(bar->done - bar->earlier);
+    print_duration(left, sizeof left, each * (double)(bar->total - bar->done));
     fprintf(stderr, "%s%s [%s] %lld/%lld  %s  %s left%s", bar->terminal ? "\r\033[K" : "", bar->what,
             cells, (long long)bar->done, (long long)bar->total, bar->detail, left,
             bar->terminal ? "" : "\n");

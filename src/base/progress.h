@@ -20,6 +20,9 @@ void bd_progress_update(bd_progress *bar, int64_t done, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void bd_progress_end(bd_progress *bar); /* the last state stays visible */
 
+/* Say before the first update that `done` was done earlier: the time left is reckoned from the rest. */
+void bd_progress_resume(bd_progress *bar, int64_t done);
+
 double bd_seconds(void); /* a monotonic clock */
 
 #endif

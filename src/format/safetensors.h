@@ -35,19 +35,20 @@ const bd_tensor *bd_safetensors_at(const bd_safetensors *file, int64_t index); /
 const bd_tensor *bd_safetensors_find(const bd_safetensors *file, const char *name);
 const char *bd_safetensors_metadata(const bd_safetensors *file, const char *key); /* NULL: absent */
 
-/* The tensor as fp32 / int32, converted into `out` [count]; an error names file, tensor, found, wanted.
- * Shapes are given as rank and sizes; -1 accepts any size. */
+/* The tensor as fp32 / int32, converted into `out` [count]; an error names file, tensor, found,
+ * wanted. Shapes are given as rank and sizes; -1 accepts any size. */
 bool bd_safetensors_read_f32(const bd_safetensors *file, const char *name, int rank,
                              const int64_t *shape, float *out, bd_error *err);
 bool bd_safetensors_read_i32(const bd_safetensors *file, const char *name, int rank,
                              const int64_t *shape, int32_t *out, bd_error *err);
 
-/* Writing: tensors in the order given, metadata {"format": "pt"} unless other pairs are given; atomic.
- * Data is read when _write is called. */
+/* Writing: tensors in the order given, metadata {"format": "pt"} unless other pairs are given;
+ * atomic. Data is read when _write is called. */
 bool bd_safetensors_write(const char *path, const bd_tensor *tensors, int64_t count,
                           const char *const *metadata_pairs, bd_error *err);
 
-/* Several shards of at most shard_bytes with model.safetensors.index.json, or one model.safetensors. */
+/* Several shards of at most shard_bytes with model.safetensors.index.json, or one
+ * model.safetensors. */
 bool bd_safetensors_write_folder(const char *folder, const bd_tensor *tensors, int64_t count,
                                  size_t shard_bytes, bd_error *err);
 

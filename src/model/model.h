@@ -33,6 +33,8 @@ typedef struct {
 struct bd_model {
     bd_model_config config;
     bd_dtype compute;
+    bool recompute; /* training keeps each layer's input only and runs the layer again on the way back:
+                     * the same bits, a third more arithmetic, a fraction of the memory */
     bd_rope rope;
     bd_parameter *embedding, *norm, *head; /* head == embedding when tied */
     bd_layer layers[BD_MOST_LAYERS];

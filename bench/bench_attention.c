@@ -1,0 +1,309 @@
+/* bench_attention - how close block-sparse attention comes to what the cores can do.
+ *
+ *     bench_attention [draft | lengths | decode | dense]        default: all; OMP_NUM_THREADS sets the threads
+ *
+ * Every sample is taken between two bursts of multiply-adds that touch no memory, on the same number of
+ * threads; "%" is the median over the samples of (useful rate / burst rate), so a core that is busy with
+ * something else slows both. With one thread, time is the processor time of the process. "Useful" counts
+ * visible pairs only: 4 head_size operations a pair forward, 10 backward. BDLM_ISA picks the instruction
+ * set.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "attention/attention.h"
+#include "base/threads.h"
+#include "tensor/isa.h"
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(bd_threads_count() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static float *noise(bd_arena *arena, int64_t count)
+{
+    float *x = bd_arena_floats(arena, count);
+    uint64_t state = (uint64_t)count;
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        x[i] = (float)((double)(state >> 40) * 0x1p-23 - 1.0);
+    }
+    return x;
+}
+
+/* --- bursts ---------------------------------------------------------------------------------------- */
+
+enum { CHAINS = 12, ROUNDS = 20000 };
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define BURST(name, isa, vector, zero, step)                                                       \
+    __attribute__((target(isa))) static void name(void)                                            \
+    {                                                                                              \
+        vector chain[CHAINS];                                                                      \
+        for (int i = 0; i < CHAINS; i++)                                                           \
+            chain[i] = zero;                                                                       \
+        for (int n = 0; n < ROUNDS; n++) {                                                         \
+            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)                              \
+            {                                                                                      \
+                chain[i] = step;                                                                   \
+                __asm__ volatile("" : "+v"(chain[i]));                                             \
+            }                                                                                      \
+        }                                                                                          \
+    }
+BURST(burst_avx512bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(),
+      _mm512_dpbf16_ps(chain[i], (__m512bh)_mm512_set1_epi16(0x3f80), (__m512bh)_mm512_set1_epi16(1)))
+BURST(burst_avx512, "avx512f", __m512, _mm512_setzero_ps(),
+      _mm512_fmadd_ps(chain[i], _mm512_set1_ps(0.5f), _mm512_set1_ps(1)))
+BURST(burst_avx2, "avx2,fma", __m256, _mm256_setzero_ps(),
+      _mm256_fmadd_ps(chain[i], _mm256_set1_ps(0.5f), _mm256_set1_ps(1)))
+BURST(burst_sse2, "sse2", __m128, _mm_setzero_ps(),
+      _mm_add_ps(_mm_mul_ps(chain[i], _mm_set1_ps(0.5f)), _mm_set1_ps(1)))
+#endif
+
+typedef struct {
+    void (*run)(void);
+    double operations; // of one call
+} burst;
+
+static burst burst_for(bd_dtype compute)
+{
+    const double steps = 2.0 * CHAINS * ROUNDS;
+#if defined(__x86_64__)
+    bd_isa_level level = bd_isa();
+    if (level == BD_ISA_AVX512BF16 && compute == BD_BF16)
+        return (burst){burst_avx512bf16, 32 * steps};
+    if (level >= BD_ISA_AVX512)
+        return (burst){burst_avx512, 16 * steps};
+    return level == BD_ISA_AVX2 ? (burst){burst_avx2, 8 * steps} : (burst){burst_sse2, 4 * steps};
+#else
+    (void)compute;
+    return (burst){NULL, steps};
+#endif
+}
+
+static void burst_task(void *context, int64_t task)
+{
+    const burst *b = context;
+    (void)task;
+    if (b->run)
+        b->run();
+}
+
+// Operations per second of all threads together.
+static double burst_rate(bd_dtype compute)
+{
+    burst b = burst_for(compute);
+    double start = now();
+    bd_parallel(bd_threads_count(), burst_task, &b);
+    return b.operations * bd_threads_count() / (now() - start);
+}
+
+/* --- one case -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    bd_attention a;
+    float *query, *key, *value, *out, *log_sum, *d_out, *d_query, *d_key, *d_value;
+    double pairs; // over the batch
+} bench_case;
+
+static bench_case make_case(bd_arena *arena, const bd_visibility *rule, int64_t heads,
+                            int64_t head_size, bd_dtype compute)
+{
+    bench_case c = {.a = {.rule = rule, .batch = 1, .query_heads = heads, .key_heads = heads}};
+    c.a.head_size = head_size;
+    c.a.scale = 1 / sqrtf((float)head_size);
+    c.a.compute = compute;
+    int64_t queries = rule->query_length * heads * head_size;
+    int64_t keys = rule->key_length * heads * head_size;
+    c.query = noise(arena, queries), c.d_out = noise(arena, queries);
+    c.key = noise(arena, keys), c.value = noise(arena, keys);
+    c.out = bd_arena_zeros(arena, queries), c.d_query = bd_arena_zeros(arena, queries);
+    c.d_key = bd_arena_zeros(arena, keys), c.d_value = bd_arena_zeros(arena, keys);
+    c.log_sum = bd_arena_zeros(arena, heads * rule->query_length);
+    c.pairs = (double)bd_visibility_count(rule, 0);
+    return c;
+}
+
+static void forward(bench_case *c, bd_arena *arena)
+{
+    bd_attention_forward(&c->a, c->query, c->key, c->value, c->out, c->log_sum, arena);
+}
+
+static void backward(bench_case *c, bd_arena *arena)
+{
+    bd_attention_backward(&c->a, c->query, c->key, c->value, c->out, c->log_sum, c->d_out, c->d_query,
+                          c->d_key, c->d_value, NULL, arena);
+}
+
+typedef void bench_run(bench_case *c, bd_arena *arena);
+
+static double best_time(bench_run *run, bench_case *c, bd_arena *arena, double seconds)
+{
+    run(c, arena); // touches memory
+    double best = INFINITY, end = now() + seconds;
+    do {
+        double start = now();
+        run(c, arena);
+        double took = now() - start;
+        best = took < best ? took : best;
+    } while (now() < end);
+    return best;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+typedef struct {
+    double best, share; // seconds; of the burst, median
+} outcome;
+
+static outcome sample(bench_run *run, bench_case *c, bd_arena *arena, double operations)
+{
+    enum { MOST = 301 };
+    double shares[MOST], end = now() + 0.7;
+    outcome result = {.best = INFINITY};
+    int count = 0;
+    run(c, arena);
+    while (count < MOST && (count < 5 || now() < end)) {
+        double before = burst_rate(c->a.compute), start = now();
+        run(c, arena);
+        double took = now() - start, after = burst_rate(c->a.compute);
+        shares[count++] = operations / took / ((before + after) / 2);
+        result.best = took < result.best ? took : result.best;
+    }
+    qsort(shares, (size_t)count, sizeof *shares, by_size);
+    result.share = shares[count / 2];
+    return result;
+}
+
+static void report(const char *name, bench_case *c, bd_arena *arena)
+{
+    double work = c->pairs * (double)(c->a.query_heads * c->a.head_size);
+    outcome f = sample(forward, c, arena, 4 * work), b = sample(backward, c, arena, 10 * work);
+    double together = 14 / (4 / f.share + 10 / b.share);
+    printf("%-36s %-5s %8.2f ms forward (%2.0f%%) %8.2f ms backward (%2.0f%%) %6.1f GFLOP/s useful, "
+           "%2.0f%% of burst\n",
+           name, c->a.compute == BD_BF16 ? "bf16" : "f32", f.best * 1e3, 100 * f.share, b.best * 1e3,
+           100 * b.share, 14 * work / (f.best + b.best) * 1e-9, 100 * together);
+}
+
+/* --- cases ----------------------------------------------------------------------------------------- */
+
+/* 512 blocks of 8 over a context of 2048: what a drafter trains on. */
+static void bench_draft(bd_arena *arena, bd_dtype compute)
+{
+    enum { BLOCKS = 512, CONTEXT = 2048, SIZE = 8 };
+    size_t mark = bd_arena_mark(arena);
+    int32_t anchor[BLOCKS];
+    uint8_t keep[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) {
+        anchor[i] = (int32_t)((int64_t)i * (CONTEXT - SIZE) / BLOCKS + i % 3);
+        keep[i] = 1;
+    }
+    bd_anchors anchors = {.blocks = BLOCKS, .anchor = anchor, .keep = keep};
+    bd_visibility rule = {.kind = BD_DRAFT, .block_size = SIZE, .context_length = CONTEXT};
+    rule.query_length = BLOCKS * SIZE;
+    rule.key_length = CONTEXT + BLOCKS * SIZE;
+    rule.anchors = &anchors;
+    bench_case c = make_case(arena, &rule, 8, 64, compute);
+    report("draft 512 x 8, context 2048, 8 x 64", &c, arena);
+    bd_arena_release(arena, mark);
+}
+
+static void bench_lengths(bd_arena *arena, bd_dtype compute)
+{
+    static const int64_t lengths[] = {512, 2048, 8192};
+    for (int kind = BD_CAUSAL; kind <= BD_BLOCK_DIFFUSION; kind++)
+        for (int i = 0; i < 3; i++) {
+            size_t mark = bd_arena_mark(arena);
+            bd_visibility rule = {.kind = (bd_visibility_kind)kind, .block_size = 32};
+            rule.query_length = rule.key_length = lengths[i];
+            char name[64];
+            snprintf(name, sizeof name, "%s, L = %d, 4 x 64",
+                     kind == BD_CAUSAL ? "causal" : "blocks of 32", (int)lengths[i]);
+            bench_case c = make_case(arena, &rule, 4, 64, compute);
+            report(name, &c, arena);
+            bd_arena_release(arena, mark);
+        }
+}
+
+/* One token or a few against a cache, as generation does it: microseconds a call. */
+static void bench_decode(bd_arena *arena, bd_dtype compute)
+{
+    static const int64_t shapes[][4] = {{1, 128, 4, 64}, {1, 1024, 8, 64}, {8, 1024, 8, 64},
+                                        {16, 1024, 8, 64}, {1, 8192, 8, 128}, {8, 8192, 8, 128}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        size_t mark = bd_arena_mark(arena);
+        bd_visibility rule = {.kind = BD_CAUSAL, .query_length = shapes[i][0]};
+        rule.key_length = shapes[i][1];
+        rule.query_offset = rule.key_length - rule.query_length;
+        bench_case c = make_case(arena, &rule, shapes[i][2], shapes[i][3], compute);
+        float *log_sum = c.log_sum;
+        c.log_sum = NULL;
+        double t = best_time(forward, &c, arena, 0.1);
+        c.log_sum = log_sum;
+        double bytes = 8.0 * (double)(shapes[i][1] * shapes[i][2] * shapes[i][3]);
+        printf("%2d queries, %4d keys, %d x %3d       %-5s %9.2f us  %6.1f GB/s of keys and values\n",
+               (int)shapes[i][0], (int)shapes[i][1], (int)shapes[i][2], (int)shapes[i][3],
+               compute == BD_BF16 ? "bf16" : "f32", t * 1e6, bytes / t * 1e-9);
+        bd_arena_release(arena, mark);
+    }
+}
+
+static void dense_forward(bench_case *c, bd_arena *arena)
+{
+    bd_attention_dense_forward(&c->a, c->query, c->key, c->value, c->out, c->log_sum, arena);
+}
+
+static void dense_backward(bench_case *c, bd_arena *arena)
+{
+    bd_attention_dense_backward(&c->a, c->query, c->key, c->value, c->out, c->log_sum, c->d_out,
+                                c->d_query, c->d_key, c->d_value, NULL, arena);
+}
+
+static void bench_dense(bd_arena *arena)
+{
+    bd_visibility rule = {.kind = BD_BLOCK_DIFFUSION, .block_size = 32};
+    rule.query_length = rule.key_length = 256;
+    bench_case c = make_case(arena, &rule, 4, 64, BD_F32);
+    double sparse = best_time(forward, &c, arena, 0.1) + best_time(backward, &c, arena, 0.1);
+    double dense = best_time(dense_forward, &c, arena, 0.1) + best_time(dense_backward, &c, arena, 0.1);
+    printf("dense float64 reference, L = 256: %.2f ms, sparse %.2f ms, ratio %.0f\n", dense * 1e3,
+           sparse * 1e3, dense / sparse);
+}
+
+int main(int argc, char **argv)
+{
+    bd_error err = {0};
+    bd_arena *arena = bd_arena_create(0, &err);
+    if (!arena || !bd_isa_init(&err)) {
+        fprintf(stderr, "bench_attention: %s\n", err.message);
+        return 1;
+    }
+    const char *only = argc > 1 ? argv[1] : "";
+    burst_rate(BD_F32);
+    printf("%s, %d threads, burst %.0f GFLOP/s f32, %.0f bf16\n", bd_isa_name(bd_isa()),
+           bd_threads_count(), burst_rate(BD_F32) * 1e-9, burst_rate(BD_BF16) * 1e-9);
+    for (int bf16 = 1; bf16 >= 0; bf16--) {
+        bd_dtype compute = bf16 ? BD_BF16 : BD_F32;
+        if (!*only || strcmp(only, "draft") == 0)
+            bench_draft(arena, compute);
+        if (!*only || strcmp(only, "lengths") == 0)
+            bench_lengths(arena, compute);
+        if (!*only || strcmp(only, "decode") == 0)
+            bench_decode(arena, compute);
+    }
+    if (!*only || strcmp(only, "dense") == 0)
+        bench_dense(arena);
+    bd_arena_destroy(arena);
+    return 0;
+}

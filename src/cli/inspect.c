@@ -1,0 +1,92 @@
+/* bdlm inspect - what is in a model, a draft, a run or a checkpoint. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "cli/command.h"
+#include "cli/options.h"
+#include "format/json.h"
+#include "format/safetensors.h"
+
+static bool print_tensors(const char *path, bool all, bd_error *err)
+{
+    bd_safetensors *file = bd_safetensors_open(path, err);
+    if (!file)
+        return false;
+    int64_t values = 0, count = bd_safetensors_count(file);
+    size_t bytes = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const bd_tensor *t = bd_safetensors_at(file, i);
+        values += t->count;
+        bytes += (size_t)t->count * bd_dtype_size(t->dtype);
+        if (!all)
+            continue;
+        printf("%-60s %-5s [", t->name, bd_dtype_name(t->dtype));
+        for (int d = 0; d < t->rank; d++)
+            printf("%s%lld", d ? ", " : "", (long long)t->shape[d]);
+        printf("]\n");
+    }
+    printf("%lld tensors, %.3f million values, %.1f MB\n", (long long)count, (double)values / 1e6,
+           (double)bytes / 1e6);
+    bd_safetensors_close(file);
+    return true;
+}
+
+static bool print_json(const char *folder, const char *name, bd_error *err)
+{
+    char path[BD_PATH];
+    if (!bd_path_join(path, folder, name, err) || !bd_file_exists(path))
+        return true;
+    json_t *root = bd_json_load(path, err);
+    if (!root)
+        return false;
+    printf("%s:\n", name);
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(root);
+    return true;
+}
+
+static bool is_there(const char *folder, const char *name)
+{
+    char path[BD_PATH];
+    return bd_path_join(path, folder, name, NULL) && bd_file_exists(path);
+}
+
+static bool inspect(const char *path, bool tensors, bd_error *err)
+{
+    if (!bd_folder_exists(path))
+        return print_tensors(path, true, err);
+    if (is_there(path, "run.json"))
+        return print_json(path, "run.json", err);
+    bool model = is_there(path, "model.safetensors") || is_there(path, "model.safetensors.index.json");
+    if (!model && !is_there(path, "config.json"))
+        return bd_fail(err, "%s: neither a run nor a model or draft folder: no run.json, config.json or "
+                            "model.safetensors", path);
+    return print_json(path, "config.json", err) && print_json(path, "trainer.json", err) &&
+           (!model || print_tensors(path, tensors, err));
+}
+
+int bd_command_inspect(int argc, char **argv)
+{
+    bool tensors = false;
+    bd_text_list words = {0};
+    const bd_option list[] = {
+        {"tensors", NULL, BD_ARGUMENT_FLAG, NULL, "list every tensor", &tensors, 0, 0, false},
+    };
+    const bd_options options = {.command = "inspect",
+                                .usage = "PATH",
+                                .summary = "What is in a model or draft folder, a run, a checkpoint, or a "
+                                           ".safetensors file.",
+                                .list = list,
+                                .count = 1,
+                                .arguments = &words};
+    bd_error err = {0};
+    if (!bd_options_parse(&options, argc, argv, &err))
+        return bd_usage_error("inspect", &err);
+    if (words.count != 1) {
+        bd_fail(&err, "one path is wanted");
+        return bd_usage_error("inspect", &err);
+    }
+    return inspect(words.items[0], tensors, &err) ? 0 : bd_run_error("inspect", &err);
+}

@@ -1,0 +1,50 @@
+/* pair.h - a target model with its tokenizer and perhaps a draft, opened for generation. */
+#ifndef BD_CLI_PAIR_H
+#define BD_CLI_PAIR_H
+
+#include "cli/options.h"
+#include "draft/speculative.h"
+#include "format/tokenizer.h"
+
+typedef struct {
+    const char *model, *draft, *tokenizer; /* folders; tokenizer NULL: the model's */
+    const char *dtype;                     /* "f32" or "bf16" */
+    int64_t context;                       /* tokens of KV cache; 0: the model's positions, at most 8192 */
+    int64_t threads;                       /* 0: all */
+    /* Opened by bd_pair_open. */
+    bd_model *target;
+    bd_draft *drafter; /* NULL: no draft */
+    bd_tokenizer *text;
+    bd_decoder *decoder;
+} bd_pair;
+
+/* The options every generating command has; room for them at `list`. Returns how many. */
+enum { BD_PAIR_OPTIONS = 6 };
+int bd_pair_options(bd_pair *pair, bd_option *list);
+
+bool bd_pair_open(bd_pair *pair, bd_error *err);
+void bd_pair_close(bd_pair *pair);
+
+/* Stop tokens of the target's config. */
+int64_t bd_pair_stops(const bd_pair *pair, int32_t stops[BD_MOST_STOPS]);
+
+/* What draft and verification of a whole block cost against one token, measured now. */
+typedef struct {
+    double single, block; /* seconds of the target for 1 token and for a block */
+    double draft;         /* seconds of a proposal, from the report */
+    double break_even;    /* accept length from which drafting pays */
+} bd_pair_cost;
+bool bd_pair_measure(bd_pair *pair, const bd_generation_report *report, bd_pair_cost *cost, bd_error *err);
+
+/* A list of prompts: one text, or JSONL records ("turns", "prompt", "text", "messages"). */
+typedef struct {
+    char **items;
+    char **categories; /* of a record's "category"; entries may be NULL */
+    int64_t count;
+} bd_prompts;
+bool bd_prompts_add(bd_prompts *prompts, const char *text, const char *category);
+/* First user turn of each record, at most `most`; a text record is cut after `cut` bytes at a space. */
+bool bd_prompts_read(bd_prompts *prompts, const char *path, int64_t most, bd_error *err);
+void bd_prompts_free(bd_prompts *prompts);
+
+#endif

@@ -1,0 +1,147 @@
+#include "draft/session.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/threads.h"
+#include "tensor/rows.h"
+
+struct bd_draft_session {
+    bd_draft *draft;
+    bd_draft_cache *cache;
+    bd_arena *arena; // of one call, emptied by the next
+};
+
+bd_draft_session *bd_draft_session_create(bd_draft *draft, int64_t capacity, bd_error *err)
+{
+    bd_draft_session *session = calloc(1, sizeof *session);
+    if (!session) {
+        bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for a draft session");
+        return NULL;
+    }
+    session->draft = draft;
+    session->cache = bd_draft_cache_create(draft, capacity, err);
+    session->arena = session->cache ? bd_arena_create(0, err) : NULL;
+    if (!session->arena) {
+        bd_draft_session_free(session);
+        return NULL;
+    }
+    return session;
+}
+
+void bd_draft_session_free(bd_draft_session *session)
+{
+    if (!session)
+        return;
+    bd_draft_cache_free(session->cache);
+    bd_arena_destroy(session->arena);
+    free(session);
+}
+
+bool bd_draft_begin(bd_draft_session *session, const bd_hidden *prompt_features, bd_error *err)
+{
+    session->cache->length = 0;
+    return bd_draft_commit(session, prompt_features, err);
+}
+
+bool bd_draft_commit(bd_draft_session *session, const bd_hidden *accepted_features, bd_error *err)
+{
+    bd_draft_cache *cache = session->cache;
+    if (accepted_features->rows > cache->capacity - cache->length)
+        return bd_fail(err, "a draft session for %lld tokens holds %lld, %lld more do not fit",
+                       (long long)cache->capacity, (long long)cache->length,
+                       (long long)accepted_features->rows);
+    bd_arena_release(session->arena, 0);
+    bd_draft_cache_extend(session->draft, cache, accepted_features->features, accepted_features->rows,
+                          session->arena);
+    return true;
+}
+
+void bd_draft_truncate(bd_draft_session *session, int64_t length)
+{
+    assert(length >= 0 && length <= session->cache->length);
+    session->cache->length = length;
+}
+
+int64_t bd_draft_length(const bd_draft_session *session)
+{
+    return session->cache->length;
+}
+
+int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_proposal *out, bd_error *err)
+{
+    const bd_draft_config *config = &session->draft->config;
+    if (last_token < 0 || last_token >= config->stack.vocabulary) {
+        bd_fail(err, "token %d is not in a vocabulary of %lld", last_token,
+                (long long)config->stack.vocabulary);
+        return -1;
+    }
+    int64_t most = bd_draft_variant_tokens(config->variant, config->block_size);
+    int64_t count = out->limit > 0 && out->limit < most ? out->limit : most;
+    bd_arena_release(session->arena, 0);
+    out->count = count;
+    out->tokens = NULL;
+    out->q = NULL;
+    out->hidden = NULL;
+    out->slots = 0;
+    if (count <= 0) // a block of one slot that is its anchor
+        return 0;
+
+    // Slots see each other, so the whole block is read, as it was in training; only where no layer
+    // looks ahead can the tail be left out.
+    int64_t slots = config->block_size;
+    if (config->causality == BD_DRAFT_CAUSAL)
+        slots = bd_draft_variant_first_slot(config->variant) + count;
+    int32_t *block = bd_arena_ints(session->arena, slots);
+    block[0] = last_token;
+    for (int64_t k = 1; k < slots; k++)
+        block[k] = (int32_t)config->mask_id;
+    bd_tape tape = bd_tape_begin(session->arena, session->draft->compute, false);
+    bd_value *hidden = bd_draft_forward_cached(session->draft, &tape, session->cache, block, slots);
+
+    size_t bytes = (size_t)count * sizeof(float *);
+    bd_draft_decoding decoding = {.draft = session->draft, .hidden = hidden->data, .slots = slots,
+                                  .last_token = last_token, .position = session->cache->length,
+                                  .sampling = out->sampling, .count = count,
+                                  .tokens = bd_arena_ints(session->arena, count),
+                                  .q = memset(bd_arena_alloc(session->arena, bytes), 0, bytes),
+                                  .arena = session->arena};
+    config->variant->decode(&decoding);
+    out->tokens = decoding.tokens;
+    out->q = decoding.q[0] ? decoding.q : NULL;
+    out->hidden = hidden->data;
+    out->slots = slots;
+    return count;
+}
+
+// --- greedy ------------------------------------------------------------------------------------------
+
+typedef struct {
+    const float *logits;
+    int64_t vocabulary;
+    int32_t *best;
+} argmax_job;
+
+static void argmax_row(void *context, int64_t row)
+{
+    const argmax_job *job = context;
+    job->best[row] = (int32_t)bd_argmax(job->logits + row * job->vocabulary, job->vocabulary);
+}
+
+void bd_best_tokens(const float *logits, int64_t rows, int64_t vocabulary, int32_t *best)
+{
+    argmax_job job = {logits, vocabulary, best};
+    bd_parallel(rows, argmax_row, &job);
+}
+
+void bd_draft_decode_greedy(const bd_draft_decoding *decoding, int64_t first)
+{
+    assert(first + decoding->count <= decoding->slots);
+    bd_model *target = decoding->draft->target;
+    int64_t vocabulary = target->config.vocabulary;
+    float *logits = bd_arena_floats(decoding->arena, decoding->count * vocabulary);
+    bd_model_logits(target, decoding->hidden + first * target->config.hidden, decoding->count, logits,
+                    decoding->arena);
+    bd_best_tokens(logits, decoding->count, vocabulary, decoding->tokens);
+}

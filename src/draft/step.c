@@ -1,0 +1,210 @@
+#include "draft/step.h"
+
+#include <assert.h>
+#include <string.h>
+
+bd_draft_objective bd_draft_objective_default(void)
+{
+    return (bd_draft_objective){.weighting = {.objective = BD_WEIGHT_DPACE, .alpha = 0.5f},
+                                .distill = true};
+}
+
+// --- blocks ------------------------------------------------------------------------------------------
+
+/* The kept blocks of each row moved together, and for each the column it came from. */
+typedef struct {
+    bd_anchors anchors;
+    int32_t *column; // [B, N of the new layout]; -1: padding
+    int64_t kept;
+} compact_blocks;
+
+static compact_blocks compact(const bd_draft_batch *batch, bd_arena *arena)
+{
+    const bd_anchors *all = batch->anchors;
+    compact_blocks c = {.kept = 0};
+    for (int64_t b = 0; b < batch->rows; b++) {
+        int64_t count = 0;
+        for (int64_t j = 0; j < all->blocks; j++)
+            count += all->keep[b * all->blocks + j] != 0;
+        c.kept += count;
+        if (count > c.anchors.blocks)
+            c.anchors.blocks = count;
+    }
+    int64_t width = c.anchors.blocks;
+    int32_t *anchor = bd_arena_ints(arena, batch->rows * width);
+    uint8_t *keep = bd_arena_alloc(arena, (size_t)(batch->rows * width));
+    c.column = bd_arena_ints(arena, batch->rows * width);
+    for (int64_t b = 0; b < batch->rows; b++) {
+        int64_t n = b * width;
+        for (int64_t j = 0; j < all->blocks; j++)
+            if (all->keep[b * all->blocks + j]) {
+                anchor[n] = all->anchor[b * all->blocks + j];
+                keep[n] = 1;
+                c.column[n++] = (int32_t)j;
+            }
+        for (; n < (b + 1) * width; n++) {
+            anchor[n] = 0;
+            keep[n] = 0;
+            c.column[n] = -1;
+        }
+    }
+    c.anchors.anchor = anchor;
+    c.anchors.keep = keep;
+    return c;
+}
+
+/* Rows of `width` floats a slot from the compact layout back to the batch's. */
+static void spread(const bd_draft_step *step, const compact_blocks *c, const float *from, int64_t width,
+                   float *to)
+{
+    int64_t bs = step->blocks.block_size, columns = step->batch->anchors->blocks;
+    size_t block = (size_t)(bs * width) * sizeof(float);
+    memset(to, 0, (size_t)(step->batch->rows * columns) * block);
+    for (int64_t n = 0; from && n < step->batch->rows * c->anchors.blocks; n++)
+        if (c->column[n] >= 0) {
+            int64_t row = n / c->anchors.blocks;
+            memcpy(to + (row * columns + c->column[n]) * bs * width, from + n * bs * width, block);
+        }
+}
+
+// --- the teacher -------------------------------------------------------------------------------------
+
+/* Rows of the teacher that are read, after the target's final norm; each once, however many overlapping
+ * blocks read it. */
+static const float *normed_row(const bd_draft_step *step, int64_t row, const float **known)
+{
+    bd_model *target = step->draft->target;
+    int64_t width = target->config.hidden;
+    if (!known[row]) {
+        float *y = bd_arena_floats(step->tape->arena, width);
+        bd_rms_norm(step->batch->teacher + row * width, bd_parameter_values(target->norm),
+                    (float)target->config.norm_eps, 1, width, y, NULL);
+        known[row] = y;
+    }
+    return known[row];
+}
+
+bd_teacher_rows bd_draft_step_teacher(const bd_draft_step *step)
+{
+    const bd_draft_batch *batch = step->batch;
+    bd_arena *arena = step->tape->arena;
+    bd_model *target = step->draft->target;
+    bool logits = batch->teacher_kind == BD_TEACHER_LOGITS;
+    int64_t width = logits ? target->config.vocabulary : target->config.hidden;
+    size_t bytes = (size_t)step->slots * sizeof(float *);
+    const float **rows = memset(bd_arena_alloc(arena, bytes), 0, bytes);
+    const float **known = NULL;
+    if (batch->teacher_kind == BD_TEACHER_PRENORM) {
+        size_t all = (size_t)(batch->rows * batch->length) * sizeof *known;
+        known = memset(bd_arena_alloc(arena, all), 0, all);
+    }
+    int64_t slots_per_row = step->slots / batch->rows;
+    for (int64_t i = 0; i < step->slots; i++) {
+        if (step->targets.supervised[i] == 0)
+            continue;
+        int64_t row = i / slots_per_row * batch->length + bd_teacher_row(step->targets.position[i]);
+        rows[i] = known ? normed_row(step, row, known) : batch->teacher + row * width;
+    }
+    if (logits)
+        return (bd_teacher_rows){.logits = rows};
+    return (bd_teacher_rows){.features = rows,
+                             .head = bd_parameter_forward(target->head, step->tape->compute)};
+}
+
+double bd_draft_step_factor(const bd_draft_step *step, double weight)
+{
+    if (step->form == BD_DRAFT_SUM)
+        return 1;
+    return bd_weighted_mean(1, weight);
+}
+
+// --- the step ----------------------------------------------------------------------------------------
+
+static bool check(const bd_draft *draft, const bd_draft_batch *batch,
+                  const bd_draft_objective *objective, bd_error *err)
+{
+    int64_t bs = draft->config.block_size;
+    if (batch->length % bs)
+        return bd_fail(err,
+                       "seq_len (%lld) must be divisible by block_size (%lld). Adjust the sequence length "
+                       "or use padding.",
+                       (long long)batch->length, (long long)bs);
+    if (batch->teacher_kind == BD_TEACHER_NONE &&
+        (objective->distill || draft->config.variant->needs_teacher))
+        return bd_fail(err, "a %s draft that learns from its target's distribution needs the target's "
+                            "logits or final hidden states; the batch has neither",
+                       draft->config.variant->projector_type);
+    return bd_weighting_check(&objective->weighting, err);
+}
+
+static void prepare(bd_draft_step *step, const compact_blocks *c)
+{
+    const bd_draft_batch *batch = step->batch;
+    bd_arena *arena = step->tape->arena;
+    step->blocks = (bd_block_batch){.rows = batch->rows, .length = batch->length,
+                                    .block_size = step->draft->config.block_size,
+                                    .tokens = batch->tokens, .loss_mask = batch->loss_mask,
+                                    .anchors = &c->anchors};
+    step->slots = bd_block_slots(&step->blocks);
+    step->targets =
+        bd_block_targets_make(&step->blocks, step->draft->config.variant->label_shift, arena);
+    step->weights = bd_arena_zeros(arena, step->slots);
+    int32_t *tokens = bd_arena_ints(arena, step->slots), *positions = bd_arena_ints(arena, step->slots);
+    bd_block_noise(&step->blocks, (int32_t)step->draft->config.mask_id, tokens);
+    bd_block_positions(&step->blocks, positions);
+    step->context = bd_draft_context(step->draft, step->tape, batch->features,
+                                     batch->rows * batch->length);
+    const bd_draft_blocks blocks = {.rows = batch->rows, .length = batch->length,
+                                    .anchors = &c->anchors, .context = step->context,
+                                    .tokens = tokens, .positions = positions};
+    step->hidden = bd_draft_forward(step->draft, step->tape, &blocks);
+}
+
+bool bd_draft_step_run(bd_draft *draft, bd_tape *tape, const bd_draft_batch *batch,
+                       const bd_draft_objective *objective, bd_draft_form form, bd_draft_record *record,
+                       bd_draft_loss *loss, bd_error *err)
+{
+    *loss = (bd_draft_loss){0};
+    if (!check(draft, batch, objective, err))
+        return false;
+    bd_draft_step step = {.draft = draft, .tape = tape, .batch = batch, .objective = objective,
+                          .form = form};
+    step.blocks.block_size = draft->config.block_size;
+    compact_blocks *c = bd_arena_alloc(tape->arena, sizeof *c); // notes on the tape point to it
+    *c = compact(batch, tape->arena);
+    loss->blocks = c->kept;
+    if (c->kept > 0) {
+        prepare(&step, c);
+        draft->config.variant->loss(&step, loss);
+        if (tape->recording)
+            bd_tape_backward(tape);
+    }
+    if (record && record->hidden)
+        spread(&step, c, step.hidden ? step.hidden->data : NULL, draft->config.stack.hidden,
+               record->hidden);
+    if (record && record->weights)
+        spread(&step, c, step.weights, 1, record->weights);
+    return true;
+}
+
+void bd_draft_observe(bd_draft *draft, const int32_t *tokens, int64_t rows, int64_t length,
+                      float *features, float *hidden, bd_arena *scratch)
+{
+    bd_model *target = draft->target;
+    int64_t layers[BD_MOST_TAPS], width = bd_draft_feature_width(draft);
+    bd_draft_request(draft, layers);
+    // Row by row: a long row's activations are forgotten before the next begins.
+    for (int64_t b = 0; b < rows; b++) {
+        size_t mark = bd_arena_mark(scratch);
+        bd_tape tape = bd_tape_begin(scratch, target->compute, false);
+        bd_hidden_request request = {.layers = layers, .count = draft->config.tap_count,
+                                     .out = features ? features + b * length * width : NULL};
+        const bd_forward input = {.tokens = tokens + b * length, .rows = 1, .length = length,
+                                  .hidden = features ? &request : NULL};
+        const bd_value *last = bd_model_forward(target, &tape, &input);
+        if (hidden)
+            memcpy(hidden + b * length * last->width, last->data,
+                   (size_t)(length * last->width) * sizeof(float));
+        bd_arena_release(scratch, mark);
+    }
+}

@@ -1,0 +1,231 @@
+// The forward pass: one for training, evaluation and generation.
+//
+// Generation and evaluation share their bits. With tape->recording off, the logits of a token depend on
+// the tokens it may see and on nothing else: not on how the prompt was cut into calls, how many tokens
+// are verified at once, whether a cache is used, or the number of threads. Recording changes nothing in
+// the arithmetic either; it only keeps what the way back needs.
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "model/model.h"
+
+/* What stays the same from layer to layer. */
+typedef struct {
+    bd_model *model;
+    int64_t rows;             // of the batch
+    const int32_t *positions; // [rows, length]
+    bd_visibility rule;       // of layers with full attention
+    bd_cache *cache;
+} pass;
+
+static const int32_t *positions_of(bd_tape *tape, const bd_forward *input)
+{
+    if (input->positions)
+        return input->positions;
+    int64_t first = input->cache ? input->cache->length : 0;
+    int32_t *positions = bd_arena_ints(tape->arena, input->rows * input->length);
+    for (int64_t i = 0; i < input->rows * input->length; i++)
+        positions[i] = (int32_t)(first + i % input->length);
+    return positions;
+}
+
+/* The caller's rule, or causal. With a cache the queries are the new tokens and the keys are all of the
+ * cache and then the new tokens; without one both are the row. */
+static bd_visibility rule_of(const bd_forward *input)
+{
+    bd_visibility rule = {.kind = BD_CAUSAL};
+    if (input->rule)
+        rule = *input->rule;
+    rule.query_length = rule.key_length = input->length;
+    if (input->cache) {
+        rule.query_offset = input->cache->length;
+        rule.key_length += input->cache->length;
+    } else if (input->rule) {
+        assert(input->rule->query_length == input->length);
+        assert(input->rule->key_length == input->length);
+    }
+    return rule;
+}
+
+/* A layer with a window of its own keeps it whatever the rule of the pass is (A-03): it stays causal.
+ * Documents still do not see each other. */
+static bd_visibility layer_rule(const pass *p, int64_t window)
+{
+    bd_visibility rule = p->rule;
+    if (window == 0)
+        return rule;
+    // The doubled layout holds each position twice; causal order would show a token its own answer.
+    assert(rule.kind == BD_CAUSAL || rule.kind == BD_BLOCK_DIFFUSION);
+    bool narrower = rule.kind == BD_CAUSAL && rule.window > 0 && rule.window < window;
+    rule.kind = BD_CAUSAL;
+    rule.window = narrower ? rule.window : window;
+    return rule;
+}
+
+/* New keys or values are appended to the cache; attention then reads all of it. */
+static bd_value *through_cache(bd_tape *tape, const bd_cache *cache, float *rows, bd_value *fresh)
+{
+    memcpy(rows + cache->length * cache->width, fresh->data,
+           (size_t)(fresh->rows * fresh->width) * sizeof(float));
+    return bd_tape_constant(tape, rows, cache->length + fresh->rows, cache->width);
+}
+
+/* x + output(attention(norm(x))). */
+static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_value *x)
+{
+    const bd_model_config *c = &p->model->config;
+    const bd_layer *layer = &p->model->layers[index];
+    float eps = (float)c->norm_eps;
+    bd_value *h = bd_op_rms_norm(tape, x, layer->input_norm, eps, c->hidden);
+    bd_value *query = bd_op_linear(tape, h, layer->query, layer->query_bias);
+    bd_value *key = bd_op_linear(tape, h, layer->key, layer->key_bias);
+    bd_value *value = bd_op_linear(tape, h, layer->value, layer->value_bias);
+    if (layer->query_norm) {
+        query = bd_op_rms_norm(tape, query, layer->query_norm, eps, c->head_size);
+        key = bd_op_rms_norm(tape, key, layer->key_norm, eps, c->head_size);
+    }
+    query = bd_op_rope(tape, query, &p->model->rope, p->positions);
+    key = bd_op_rope(tape, key, &p->model->rope, p->positions);
+    if (p->cache) {
+        key = through_cache(tape, p->cache, p->cache->key[index], key);
+        value = through_cache(tape, p->cache, p->cache->value[index], value);
+    }
+    bd_visibility *rule = bd_arena_alloc(tape->arena, sizeof *rule);
+    *rule = layer_rule(p, c->layer_window[index]);
+    const bd_attention attention = {.rule = rule, .batch = p->rows,
+                                    .query_heads = c->query_heads, .key_heads = c->key_heads,
+                                    .head_size = c->head_size, .compute = tape->compute,
+                                    .scale = 1 / sqrtf((float)c->head_size)};
+    bd_value *seen = bd_op_attention(tape, query, key, value, &attention, NULL);
+    return bd_op_add(tape, x, bd_op_linear(tape, seen, layer->output, layer->output_bias));
+}
+
+bd_value *bd_layer_mlp(bd_tape *tape, const bd_layer *layer, bd_value *x, float eps)
+{
+    bd_value *h = bd_op_rms_norm(tape, x, layer->post_attention_norm, eps, x->width);
+    bd_value *gate = bd_op_linear(tape, h, layer->gate, NULL);
+    bd_value *up = bd_op_linear(tape, h, layer->up, NULL);
+    bd_value *inner = bd_op_swiglu(tape, gate, up);
+    return bd_op_add(tape, x, bd_op_linear(tape, inner, layer->down, NULL));
+}
+
+static bd_value *run_layer(const pass *p, bd_tape *tape, int64_t index, bd_value *x)
+{
+    x = attention_half(p, tape, index, x);
+    return bd_layer_mlp(tape, &p->model->layers[index], x, (float)p->model->config.norm_eps);
+}
+
+/* Where nobody will come back to a layer's inner results, x is updated in place and the rest forgotten:
+ * a long prompt holds one layer's attention and a piece of its MLP, not all layers. */
+static void update_in_place(const pass *p, bd_tape *tape, int64_t index, bd_value *x)
+{
+    enum { MLP_ROWS = 1024 }; // enough to keep the products busy
+    size_t row_bytes = (size_t)x->width * sizeof(float), mark = bd_arena_mark(tape->arena);
+    const bd_value *y = attention_half(p, tape, index, x);
+    memcpy(x->data, y->data, (size_t)x->rows * row_bytes);
+    bd_arena_release(tape->arena, mark);
+    for (int64_t row = 0; row < x->rows; row += MLP_ROWS) {
+        bd_value part = {.data = x->data + row * x->width, .width = x->width};
+        part.rows = x->rows - row < MLP_ROWS ? x->rows - row : MLP_ROWS;
+        y = bd_layer_mlp(tape, &p->model->layers[index], &part, (float)p->model->config.norm_eps);
+        memcpy(part.data, y->data, (size_t)part.rows * row_bytes);
+        bd_arena_release(tape->arena, mark);
+    }
+}
+
+// --- a layer that is run again on the way back ----------------------------------------------------
+
+typedef struct {
+    const pass *p;
+    int64_t index;
+    bd_value *x, *y;
+} layer_note;
+
+static void layer_back(bd_tape *tape, void *context)
+{
+    const layer_note *n = context;
+    bd_tape again = bd_tape_begin(tape->arena, tape->compute, true);
+    bd_value *y = run_layer(n->p, &again, n->index, n->x);
+    memcpy(y->gradient, n->y->gradient, (size_t)(y->rows * y->width) * sizeof(float));
+    bd_tape_backward(&again);
+}
+
+static bd_value *run_forgetfully(const pass *p, bd_tape *tape, int64_t index, bd_value *x)
+{
+    bd_value *y = bd_tape_value(tape, x->rows, x->width, true);
+    memcpy(y->data, x->data, (size_t)(x->rows * x->width) * sizeof(float));
+    bd_tape plain = bd_tape_begin(tape->arena, tape->compute, false);
+    update_in_place(p, &plain, index, y);
+    layer_note *n = bd_arena_alloc(tape->arena, sizeof *n);
+    *n = (layer_note){.p = p, .index = index, .x = x, .y = y};
+    bd_tape_note(tape, layer_back, n);
+    return y;
+}
+
+// --- the pass ---------------------------------------------------------------------------------------
+
+static bool anything_trained(const bd_model *model)
+{
+    for (int64_t i = 0; i < model->parameters.count; i++)
+        if (model->parameters.items[i]->gradient)
+            return true;
+    return false;
+}
+
+/* Copy hidden/`index` to wherever it is asked for. */
+static void keep_hidden(const bd_hidden_request *request, int64_t index, const bd_value *x)
+{
+    if (!request)
+        return;
+    for (int64_t i = 0; i < request->count; i++) {
+        if (request->layers[i] != index)
+            continue;
+        float *to = request->out + i * x->width;
+        for (int64_t r = 0; r < x->rows; r++)
+            memcpy(to + r * request->count * x->width, x->data + r * x->width,
+                   (size_t)x->width * sizeof(float));
+    }
+}
+
+bd_value *bd_model_forward(bd_model *model, bd_tape *tape, const bd_forward *input)
+{
+    const bd_model_config *c = &model->config;
+    bd_cache *cache = input->cache;
+    bool going_back = tape->recording && anything_trained(model);
+    assert(input->rows > 0 && input->length > 0);
+    // A cache is written in place, which a tape could not go back through.
+    assert(!cache || (input->rows == 1 && !going_back));
+    assert(!cache || cache->length + input->length <= cache->capacity);
+
+    pass *p = bd_arena_alloc(tape->arena, sizeof *p);
+    *p = (pass){.model = model, .rows = input->rows, .positions = positions_of(tape, input),
+                .rule = rule_of(input), .cache = cache};
+    int64_t rows = input->rows * input->length;
+    bd_value *x = bd_op_embedding(tape, model->embedding, input->tokens, rows);
+    for (int64_t i = 0; i < c->layers; i++) {
+        keep_hidden(input->hidden, i, x);
+        if (!going_back)
+            update_in_place(p, tape, i, x);
+        else if (model->recompute)
+            x = run_forgetfully(p, tape, i, x);
+        else
+            x = run_layer(p, tape, i, x);
+    }
+    if (cache)
+        cache->length += input->length;
+    if (input->prenorm)
+        memcpy(input->prenorm, x->data, (size_t)(rows * c->hidden) * sizeof(float));
+    x = bd_op_rms_norm(tape, x, model->norm, (float)c->norm_eps, c->hidden);
+    keep_hidden(input->hidden, c->layers, x);
+    return x;
+}
+
+void bd_model_logits(bd_model *model, const float *hidden, int64_t rows, float *logits,
+                     bd_arena *scratch)
+{
+    size_t mark = bd_arena_mark(scratch);
+    bd_matmul(bd_parameter_forward(model->head, model->compute), hidden, rows,
+              model->config.hidden, NULL, logits, model->config.vocabulary, BD_STORE, scratch);
+    bd_arena_release(scratch, mark);
+}

@@ -1,0 +1,397 @@
+#include "tensor/matmul.h"
+
+#include <assert.h>
+
+#include "base/threads.h"
+#include "tensor/isa/matmul.h"
+
+// A tile walks over 256 steps of a panel (64 KB at the widest) before the next rows do, so that they
+// find it in the second-level cache.
+enum { BLOCK_STEPS = 256, BLOCK_ROWS = 96, WIDEST_PANEL = 64 };
+// Less work than this (about 5 microseconds) is not worth waking a second thread.
+#define SMALL_PRODUCT 1e6
+
+#define ENTRY(level) &bd_matmul_kernels_##level,
+static const bd_matmul_kernels *const tables[BD_ISA_COUNT] = {BD_FOR_EACH_ISA(ENTRY)};
+
+static const bd_matmul_kernels *kernels(void)
+{
+    return tables[bd_isa()];
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+// A matrix [summed, columns] cut into panels in one of the formats.
+typedef struct {
+    bd_tile_format format;
+    int64_t columns, panel_columns, vector_columns;
+    int64_t steps;
+    int64_t step_bytes; // of one column
+} panels;
+
+static panels panels_of(const bd_matmul_kernels *table, bd_tile_format format, int64_t columns,
+                        int64_t panel_columns, int64_t summed)
+{
+    return (panels){
+        .format = format,
+        .columns = columns,
+        .panel_columns = panel_columns,
+        .vector_columns = table->vector_columns,
+        .steps = format == BD_TILE_PAIRS ? ceil_div(summed, 2) : summed,
+        .step_bytes = format == BD_TILE_WIDEN ? 2 : 4,
+    };
+}
+
+static int64_t panel_count(const panels *p)
+{
+    return ceil_div(p->columns, p->panel_columns);
+}
+
+static int64_t panel_width(const panels *p, int64_t panel)
+{
+    int64_t left = p->columns - panel * p->panel_columns;
+    return smaller(p->panel_columns, ceil_div(left, p->vector_columns) * p->vector_columns);
+}
+
+static int64_t panel_used(const panels *p, int64_t panel)
+{
+    return smaller(p->panel_columns, p->columns - panel * p->panel_columns);
+}
+
+// All panels before this one are full.
+static char *panel_start(const panels *p, const void *data, int64_t panel)
+{
+    return (char *)data + panel * p->panel_columns * p->steps * p->step_bytes;
+}
+
+static bd_tile_format format_of(const bd_matmul_kernels *table, bd_dtype dtype)
+{
+    assert(dtype == BD_F32 || dtype == BD_BF16);
+    return dtype == BD_F32 ? BD_TILE_F32 : table->bf16_format;
+}
+
+/* --- packing --------------------------------------------------------------------------------------- */
+
+size_t bd_packed_bytes(bd_dtype dtype, int64_t out, int64_t in)
+{
+    // The widest vectors have 16 columns; a pair of bf16 is never cut.
+    size_t columns = (size_t)ceil_div(out, 16) * 16;
+    return columns * (size_t)(in + (in & 1)) * bd_dtype_size(dtype);
+}
+
+typedef struct {
+    const bd_matmul_kernels *table;
+    panels panels;
+    const char *w;
+    bd_dtype w_dtype;
+    int64_t out, in;
+    bd_pack_order order;
+    void *storage;
+} pack_job;
+
+enum { CONVERTED = 64 }; // steps of a panel converted to f32 at a time
+
+static void pack_panel(void *context, int64_t panel)
+{
+    const pack_job *job = context;
+    const panels *p = &job->panels;
+    const int64_t first = panel * p->panel_columns, used = panel_used(p, panel);
+    const int64_t width = panel_width(p, panel);
+    const int64_t size = (int64_t)bd_dtype_size(job->w_dtype);
+    float converted[CONVERTED * WIDEST_PANEL];
+    char *to = panel_start(p, job->storage, panel);
+    for (int64_t k = 0; k < job->in; k += CONVERTED) {
+        int64_t count = smaller(CONVERTED, job->in - k);
+        if (job->order == BD_TRANSPOSED) {
+            const float *from = (const float *)(const void *)(job->w + (k * job->out + first) * 4);
+            int64_t stride = job->out;
+            if (job->w_dtype != BD_F32) {
+                for (int64_t i = 0; i < count; i++)
+                    bd_to_f32(job->w_dtype, job->w + ((k + i) * job->out + first) * size,
+                              converted + i * WIDEST_PANEL, used);
+                from = converted;
+                stride = WIDEST_PANEL;
+            }
+            job->table->pack_rows(p->format, false, from, stride, count, used, width, to);
+        } else {
+            const float *from = (const float *)(const void *)(job->w + (first * job->in + k) * 4);
+            int64_t stride = job->in;
+            if (job->w_dtype != BD_F32) {
+                for (int64_t c = 0; c < used; c++)
+                    bd_to_f32(job->w_dtype, job->w + ((first + c) * job->in + k) * size,
+                              converted + c * CONVERTED, count);
+                from = converted;
+                stride = CONVERTED;
+            }
+            job->table->pack_columns(p->format, from, stride, count, used, width, to);
+        }
+        to += (p->format == BD_TILE_PAIRS ? CONVERTED / 2 : CONVERTED) * width * p->step_bytes;
+    }
+}
+
+bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, int64_t in,
+                  bd_pack_order order, void *storage)
+{
+    assert(out >= 0 && in >= 0);
+    const bd_matmul_kernels *table = kernels();
+    pack_job job = {
+        .table = table,
+        .panels = panels_of(table, format_of(table, dtype), out, table->panel_columns, in),
+        .w = w,
+        .w_dtype = w_dtype,
+        .out = out,
+        .in = in,
+        .order = order,
+        .storage = storage,
+    };
+    int64_t count = panel_count(&job.panels);
+    if (out * in < 16384) {
+        for (int64_t panel = 0; panel < count; panel++)
+            pack_panel(&job, panel);
+    } else {
+        bd_parallel(count, pack_panel, &job);
+    }
+    return (bd_packed){.dtype = dtype, .out = out, .in = in, .data = storage};
+}
+
+/* --- product --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const bd_matmul_kernels *table;
+    panels panels;
+    const void *b;
+    const char *a; // in the format's left-hand form
+    int64_t a_row;
+    int64_t rows;
+    const float *bias;
+    float *y;
+    int64_t y_stride;
+    bool accumulate;
+    int64_t row_blocks, groups; // tasks = groups * row_blocks
+} product_job;
+
+// Rows first .. first+rows-1 of one panel.
+static void multiply_panel(const product_job *job, int64_t panel, int64_t first, int64_t rows)
+{
+    const panels *p = &job->panels;
+    float partial[BLOCK_ROWS * WIDEST_PANEL];
+    const int64_t column = panel * p->panel_columns, width = panel_width(p, panel);
+    const int64_t tiles = ceil_div(rows, BD_TILE_ROWS);
+    const char *b = panel_start(p, job->b, panel);
+    for (int64_t s = 0; s == 0 || s < p->steps; s += BLOCK_STEPS) {
+        const int64_t steps = smaller(BLOCK_STEPS, p->steps - s);
+        const bool last = s + steps == p->steps;
+        const char *next = b + steps * width * p->step_bytes;
+        for (int64_t i = 0; i < tiles; i++) {
+            int64_t r = i * rows / tiles, end = (i + 1) * rows / tiles;
+            float *sums = partial + r * WIDEST_PANEL;
+            float *y = job->y + (first + r) * job->y_stride + column;
+            bd_tile tile = {
+                .rows = (int)(end - r),
+                .columns = panel_used(p, panel),
+                .steps = steps,
+                .a = job->a + ((first + r) * job->a_row + s) * 4,
+                .a_row = job->a_row,
+                .a_step = 1,
+                .b = b,
+                .width = width,
+                .start = s == 0 ? NULL : sums,
+                .start_stride = WIDEST_PANEL,
+                .y = last ? y : sums,
+                .y_stride = last ? job->y_stride : WIDEST_PANEL,
+                .bias = last && job->bias ? job->bias + column : NULL,
+                .accumulate = last && job->accumulate,
+                .prefetch = tiles <= 4 ? next + i * steps * 64 : NULL,
+            };
+            job->table->tile[p->format](&tile);
+        }
+        b = next;
+    }
+}
+
+static void multiply_task(void *context, int64_t task)
+{
+    const product_job *job = context;
+    const int64_t group = task / job->row_blocks, block = task % job->row_blocks;
+    const int64_t count = panel_count(&job->panels);
+    const int64_t first = block * job->rows / job->row_blocks;
+    const int64_t rows = (block + 1) * job->rows / job->row_blocks - first;
+    for (int64_t p = group * count / job->groups; p < (group + 1) * count / job->groups; p++)
+        multiply_panel(job, p, first, rows);
+}
+
+// Enough tasks to keep every thread busy to the end, few enough to reuse what the caches hold.
+static void split_product(product_job *job)
+{
+    const int64_t count = panel_count(&job->panels), threads = bd_threads_count();
+    const double work = 2.0 * (double)job->rows * (double)job->panels.columns * (double)job->panels.steps;
+    job->row_blocks = ceil_div(job->rows, BLOCK_ROWS);
+    job->groups = 1;
+    if (threads > 1 && work >= SMALL_PRODUCT) {
+        int64_t panel_bytes = job->panels.panel_columns * job->panels.steps * job->panels.step_bytes;
+        int64_t fit = larger(1, ((int64_t)1 << 20) / larger(1, panel_bytes));
+        int64_t wanted = larger(ceil_div(8 * threads, job->row_blocks), ceil_div(count, fit));
+        int64_t sensible = (int64_t)(work / (SMALL_PRODUCT / 2));
+        job->groups = larger(1, smaller(count, smaller(wanted, sensible)));
+    }
+}
+
+typedef struct {
+    const bd_matmul_kernels *table;
+    bd_tile_format format;
+    const float *x;
+    int64_t rows, count, x_stride;
+    char *to;
+    int64_t to_stride; // in units of 4 bytes
+} round_job;
+
+enum { ROUNDED_ROWS = 16 }; // rows in one task
+
+static void round_task(void *context, int64_t task)
+{
+    const round_job *job = context;
+    int64_t end = smaller(job->rows, (task + 1) * ROUNDED_ROWS);
+    for (int64_t r = task * ROUNDED_ROWS; r < end; r++)
+        job->table->round_row(job->format, job->x + r * job->x_stride, job->count,
+                              job->to + r * job->to_stride * 4);
+}
+
+void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_stride, const float *bias,
+               float *y, int64_t y_stride, bd_matmul_mode mode, bd_arena *scratch)
+{
+    if (rows <= 0 || w->out <= 0)
+        return;
+    const size_t mark = bd_arena_mark(scratch);
+    const bd_matmul_kernels *table = kernels();
+    product_job job = {
+        .table = table,
+        .panels = panels_of(table, format_of(table, w->dtype), w->out, table->panel_columns, w->in),
+        .b = w->data,
+        .a = (const char *)x,
+        .a_row = x_stride,
+        .rows = rows,
+        .bias = bias,
+        .y = y,
+        .y_stride = y_stride,
+        .accumulate = mode == BD_ACCUMULATE,
+    };
+    if (w->dtype == BD_BF16) {
+        // Rows a multiple of 4 KB apart would fight for the same cache sets.
+        job.a_row = ceil_div(job.panels.steps, 16) * 16 + 16;
+        round_job round = {.table = table, .format = job.panels.format, .x = x, .rows = rows,
+                           .count = w->in, .x_stride = x_stride, .to_stride = job.a_row};
+        round.to = bd_arena_alloc(scratch, (size_t)(rows * job.a_row) * 4);
+        job.a = round.to;
+        if (rows * w->in < 16384)
+            for (int64_t task = 0; task < ceil_div(rows, ROUNDED_ROWS); task++)
+                round_task(&round, task);
+        else
+            bd_parallel(ceil_div(rows, ROUNDED_ROWS), round_task, &round);
+    }
+    split_product(&job);
+    bd_parallel(job.groups * job.row_blocks, multiply_task, &job);
+    bd_arena_release(scratch, mark);
+}
+
+/* --- gradient of a weight -------------------------------------------------------------------------- */
+
+// dw is a product whose left-hand matrix is dy transposed. Both are packed the same way, in chunks of
+// rows; every element of dw is one chain of additions over all rows, whatever the chunks are.
+enum { CHUNK_ROWS = 512, LEFT_COLUMNS = 48 }; // 48 = 8 tiles of 6 rows
+
+typedef struct {
+    const bd_matmul_kernels *table;
+    bool round;
+    panels left, right;
+    const float *dy, *x;
+    int64_t dy_stride, x_stride, rows;
+    char *left_data, *right_data;
+    float *dw;
+    int64_t in;
+} gradient_job;
+
+static void pack_gradient_panel(void *context, int64_t task)
+{
+    const gradient_job *job = context;
+    int64_t count = panel_count(&job->left);
+    const panels *p = task < count ? &job->left : &job->right;
+    int64_t panel = task < count ? task : task - count;
+    const float *from = task < count ? job->dy : job->x;
+    int64_t stride = task < count ? job->dy_stride : job->x_stride;
+    job->table->pack_rows(p->format, job->round, from + panel * p->panel_columns, stride, job->rows,
+                          panel_used(p, panel), panel_width(p, panel),
+                          panel_start(p, task < count ? job->left_data : job->right_data, panel));
+}
+
+static void gradient_task(void *context, int64_t task)
+{
+    const gradient_job *job = context;
+    const panels *left = &job->left, *right = &job->right;
+    const int64_t right_count = panel_count(right);
+    const int64_t l = task / right_count, p = task % right_count;
+    const int64_t rows = panel_used(left, l), column = p * right->panel_columns;
+    const char *a = panel_start(left, job->left_data, l);
+    for (int64_t r = 0; r < rows; r += BD_TILE_ROWS) {
+        float *dw = job->dw + (l * left->panel_columns + r) * job->in + column;
+        bd_tile tile = {
+            .rows = (int)smaller(BD_TILE_ROWS, rows - r),
+            .columns = panel_used(right, p),
+            .steps = right->steps,
+            .a = a + r * 4,
+            .a_row = 1,
+            .a_step = panel_width(left, l),
+            .b = panel_start(right, job->right_data, p),
+            .width = panel_width(right, p),
+            .start = dw,
+            .start_stride = job->in,
+            .y = dw,
+            .y_stride = job->in,
+        };
+        job->table->tile[right->format](&tile);
+    }
+}
+
+void bd_matmul_weight_gradient(bd_dtype compute, const float *dy, int64_t dy_stride, const float *x,
+                               int64_t x_stride, int64_t rows, int64_t out, int64_t in, float *dw,
+                               bd_arena *scratch)
+{
+    const size_t mark = bd_arena_mark(scratch);
+    const bd_matmul_kernels *table = kernels();
+    bd_tile_format format = format_of(table, compute);
+    if (format == BD_TILE_WIDEN)
+        format = BD_TILE_F32; // panels that live for one call need not be small
+    const int64_t most = smaller(rows, CHUNK_ROWS);
+    gradient_job job = {
+        .table = table,
+        .round = compute == BD_BF16,
+        .left_data = bd_arena_alloc(scratch, bd_packed_bytes(BD_F32, out, most)),
+        .right_data = bd_arena_alloc(scratch, bd_packed_bytes(BD_F32, in, most)),
+        .dy_stride = dy_stride,
+        .x_stride = x_stride,
+        .dw = dw,
+        .in = in,
+    };
+    for (int64_t r = 0; r < rows; r += CHUNK_ROWS) {
+        job.rows = smaller(CHUNK_ROWS, rows - r);
+        job.left = panels_of(table, format, out, LEFT_COLUMNS, job.rows);
+        job.right = panels_of(table, format, in, table->panel_columns, job.rows);
+        job.dy = dy + r * dy_stride;
+        job.x = x + r * x_stride;
+        bd_parallel(panel_count(&job.left) + panel_count(&job.right), pack_gradient_panel, &job);
+        bd_parallel(panel_count(&job.left) * panel_count(&job.right), gradient_task, &job);
+    }
+    bd_arena_release(scratch, mark);
+}

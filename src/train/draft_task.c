@@ -1,0 +1,237 @@
+#include "train/draft_task.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sha256.h"
+#include "draft/anchors.h"
+#include "train/row_order.h"
+#include "train/token_loss.h"
+
+/* Evaluation draws its anchors in an epoch that no training step has, so that it is the same every time. */
+#define EVALUATION_EPOCH UINT32_MAX
+
+typedef struct {
+    bd_draft_task_options options;
+    int64_t rows; // for training; those held out follow
+    bd_row_order *order;
+    // The prepared batch.
+    int32_t *batch;   // [batch_rows, sequence_length]
+    float *loss_mask; // all ones: every token of a text is supervised
+    int64_t batch_rows;
+    uint64_t epoch, step, first_row; // what its anchors are keyed by
+} drafting;
+
+static int64_t all_rows(const bd_draft_task_options *o)
+{
+    return o->token_count / o->sequence_length;
+}
+
+int64_t bd_draft_task_rows(const bd_draft_task_options *options)
+{
+    int64_t rows = all_rows(options) - options->evaluation_rows;
+    return rows > 0 ? rows : 0;
+}
+
+// --- batches ---------------------------------------------------------------------------------------
+
+static void put_row(drafting *d, int64_t slot, int64_t row)
+{
+    int64_t length = d->options.sequence_length;
+    memcpy(d->batch + slot * length, d->options.tokens + row * length, (size_t)length * sizeof(int32_t));
+}
+
+static bool next(void *self, int64_t step, int64_t micro, bd_error *err)
+{
+    (void)err;
+    drafting *d = self;
+    const bd_draft_task_options *o = &d->options;
+    int64_t first = (step * o->micro_batches + micro) * o->batch_rows;
+    for (int64_t r = 0; r < o->batch_rows; r++)
+        put_row(d, r, bd_row_order_at(d->order, first + r));
+    d->batch_rows = o->batch_rows;
+    d->epoch = 0;
+    d->step = (uint64_t)step;
+    d->first_row = (uint64_t)(micro * o->batch_rows);
+    return true;
+}
+
+/* The division rule of drafters, decided on an update's total weight (decision 26). */
+static bd_weighted weighted(double sum, double weight)
+{
+    return (bd_weighted){.sum = sum, .denominator = weight, .eps = 1e-6, .threshold = 1};
+}
+
+static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
+{
+    drafting *d = self;
+    const bd_draft_task_options *o = &d->options;
+    bd_arena *arena = tape->arena;
+    int64_t cells = d->batch_rows * o->sequence_length;
+    float *features = bd_arena_floats(arena, cells * bd_draft_feature_width(o->draft));
+    float *hidden = o->objective.distill ? bd_arena_floats(arena, cells * o->draft->target->config.hidden) : NULL;
+    bd_draft_observe(o->draft, d->batch, d->batch_rows, o->sequence_length, features, hidden, arena);
+    bd_anchor_sampling sampling = {.rows = d->batch_rows,
+                                   .length = o->sequence_length,
+                                   .block_size = o->draft->config.block_size,
+                                   .most = o->anchors,
+                                   .loss_mask = d->loss_mask,
+                                   .fixed_width = true};
+    bd_anchors anchors = bd_anchors_draw(&sampling, o->seed, d->epoch, d->step, d->first_row, arena);
+    bd_draft_batch batch = {.rows = d->batch_rows,
+                            .length = o->sequence_length,
+                            .tokens = d->batch,
+                            .loss_mask = d->loss_mask,
+                            .anchors = &anchors,
+                            .features = features,
+                            .teacher_kind = hidden ? BD_TEACHER_HIDDEN : BD_TEACHER_NONE,
+                            .teacher = hidden};
+    bd_draft_loss made;
+    if (!bd_draft_step_run(o->draft, tape, &batch, &o->objective, BD_DRAFT_SUM, NULL, &made, err))
+        return false;
+    loss->loss = weighted(made.sum, made.weight);
+    loss->metrics[0] =
+        bd_metric_weighted("accuracy", (bd_weighted){.sum = made.correct, .denominator = made.supervised, .eps = 1e-6});
+    loss->metrics[1] = bd_metric_scalar("weight_sum", made.weight);
+    loss->metric_count = 2;
+    loss->tokens = cells;
+    return true;
+}
+
+static bool evaluate(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
+{
+    drafting *d = self;
+    const bd_draft_task_options *o = &d->options;
+    for (int64_t done = 0; done < o->evaluation_rows; done += d->batch_rows) {
+        int64_t left = o->evaluation_rows - done;
+        d->batch_rows = left < o->batch_rows ? left : o->batch_rows;
+        d->epoch = EVALUATION_EPOCH;
+        d->step = 0;
+        d->first_row = (uint64_t)done;
+        for (int64_t r = 0; r < d->batch_rows; r++)
+            put_row(d, r, d->rows + done + r);
+        bd_loss part = {0};
+        size_t mark = bd_arena_mark(tape->arena);
+        bool ok = forward(d, tape, &part, err);
+        bd_arena_release(tape->arena, mark);
+        if (!ok)
+            return false;
+        bd_loss_add(loss, &part);
+    }
+    return true;
+}
+
+// --- what resume must match, and saving -------------------------------------------------------------
+
+static bool identity(void *self, bd_contract *contract, bd_error *err)
+{
+    drafting *d = self;
+    const bd_draft_task_options *o = &d->options;
+    char target[BD_SHA256_TEXT];
+    json_t *config = bd_draft_config_to_json(&o->draft->config);
+    char *text = config ? json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    json_decref(config);
+    if (!text)
+        return bd_fail_as(err, BD_ERROR_SYSTEM, "contract: no memory for the draft's config");
+    bd_contract_hash(contract, "draft_config", text, strlen(text));
+    free(text);
+    if (!bd_model_fingerprint(o->draft->target, target, err))
+        return false;
+    bd_contract_text(contract, "target", target);
+    bd_contract_text(contract, "start", o->start ? o->start : "not told");
+    bd_contract_int(contract, "data_tokens", o->token_count);
+    bd_contract_hash(contract, "data_sha256", o->tokens, (size_t)o->token_count * sizeof *o->tokens);
+    bd_contract_int(contract, "sequence_length", o->sequence_length);
+    bd_contract_int(contract, "batch_rows", o->batch_rows);
+    bd_contract_int(contract, "evaluation_rows", o->evaluation_rows);
+    bd_contract_int(contract, "num_anchors", o->anchors);
+    bd_contract_text(contract, "loss_objective",
+                     o->objective.weighting.objective == BD_WEIGHT_DPACE ? "dpace" : "decay");
+    bd_contract_number(contract, "loss_decay_factor", (double)o->objective.weighting.decay);
+    bd_contract_number(contract, "dpace_alpha", (double)o->objective.weighting.alpha);
+    bd_contract_bool(contract, "self_logit_distillation", o->objective.distill);
+    bd_contract_int(contract, "seed", (int64_t)o->seed);
+    bd_contract_text(contract, "save_dtype", bd_dtype_name(o->save_dtype));
+    return true;
+}
+
+static bool save(void *self, const char *folder, bd_error *err)
+{
+    const bd_draft_task_options *o = &((drafting *)self)->options;
+    return bd_draft_save(o->draft, folder, o->save_dtype, err);
+}
+
+// --- creating --------------------------------------------------------------------------------------
+
+static bool check(const bd_draft_task_options *o, bd_error *err)
+{
+    const bd_model_config *target = &o->draft->target->config;
+    int64_t bs = o->draft->config.block_size, length = o->sequence_length;
+    // With one block's length only one token could be an anchor, and sampling leaves one candidate out.
+    if (length < 2 * bs || length % bs != 0 || length > target->max_positions)
+        return bd_fail(err,
+                       "sequence_length: %lld, a multiple of block_size %lld from %lld to the target's %lld "
+                       "positions expected",
+                       (long long)length, (long long)bs, (long long)(2 * bs), (long long)target->max_positions);
+    if (o->batch_rows < 1 || o->micro_batches < 1 || o->anchors < 1 || o->evaluation_rows < 0)
+        return bd_fail(err, "batch_rows %lld, micro_batches %lld, num_anchors %lld: at least 1 expected",
+                       (long long)o->batch_rows, (long long)o->micro_batches, (long long)o->anchors);
+    if (bd_draft_task_rows(o) < 1)
+        return bd_fail(err, "data: %lld tokens make %lld rows of %lld tokens, more than the %lld held out expected",
+                       (long long)o->token_count, (long long)all_rows(o), (long long)length,
+                       (long long)o->evaluation_rows);
+    for (int64_t i = 0; i < o->token_count; i++)
+        if (o->tokens[i] < 0 || o->tokens[i] >= target->vocabulary)
+            return bd_fail(err, "data: token %lld is %d, 0 to %lld expected", (long long)i, o->tokens[i],
+                           (long long)target->vocabulary - 1);
+    return bd_weighting_check(&o->objective.weighting, err);
+}
+
+static void destroy(drafting *d)
+{
+    if (!d)
+        return;
+    bd_row_order_free(d->order);
+    free(d->batch);
+    free(d->loss_mask);
+    free(d);
+}
+
+bool bd_draft_task_create(const bd_draft_task_options *options, bd_task *task, bd_error *err)
+{
+    *task = (bd_task){0};
+    if (!check(options, err))
+        return false;
+    size_t cells = (size_t)(options->batch_rows * options->sequence_length);
+    drafting *d = calloc(1, sizeof *d);
+    if (d)
+        *d = (drafting){.options = *options,
+                        .rows = bd_draft_task_rows(options),
+                        .batch = malloc(cells * sizeof *d->batch),
+                        .loss_mask = malloc(cells * sizeof *d->loss_mask)};
+    if (!d || !d->batch || !d->loss_mask)
+        bd_fail_as(err, BD_ERROR_SYSTEM, "data: no memory for a batch of %zu tokens", cells);
+    else
+        d->order = bd_row_order_create(d->rows, options->seed, err);
+    if (!d || !d->order) {
+        destroy(d);
+        return false;
+    }
+    for (size_t i = 0; i < cells; i++)
+        d->loss_mask[i] = 1;
+    *task = (bd_task){.self = d,
+                      .name = "draft",
+                      .parameters = &options->draft->parameters,
+                      .next = next,
+                      .forward = forward,
+                      .identity = identity,
+                      .evaluate = options->evaluation_rows > 0 ? evaluate : NULL,
+                      .save = save};
+    return true;
+}
+
+void bd_draft_task_free(bd_task *task)
+{
+    destroy(task->self);
+    *task = (bd_task){0};
+}
