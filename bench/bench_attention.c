@@ -42,28 +42,39 @@ enum { CHAINS = 12, ROUNDS = 20000 };
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+// Chains are variables of their own: an array of them would live in memory.
+#define CHAIN(x, step)                                                                             \
+    x = step(x);                                                                                   \
+    __asm__ volatile("" : "+v"(x))
 #define BURST(name, isa, vector, zero, step)                                                       \
     __attribute__((target(isa))) static void name(void)                                            \
     {                                                                                              \
-        vector chain[CHAINS];                                                                      \
-        for (int i = 0; i < CHAINS; i++)                                                           \
-            chain[i] = zero;                                                                       \
+        vector a = zero, b = zero, c = zero, d = zero, e = zero, f = zero;                         \
+        vector g = zero, h = zero, i = zero, j = zero, k = zero, l = zero;                         \
         for (int n = 0; n < ROUNDS; n++) {                                                         \
-            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)                              \
-            {                                                                                      \
-                chain[i] = step;                                                                   \
-                __asm__ volatile("" : "+v"(chain[i]));                                             \
-            }                                                                                      \
+            CHAIN(a, step);                                                                        \
+            CHAIN(b, step);                                                                        \
+            CHAIN(c, step);                                                                        \
+            CHAIN(d, step);                                                                        \
+            CHAIN(e, step);                                                                        \
+            CHAIN(f, step);                                                                        \
+            CHAIN(g, step);                                                                        \
+            CHAIN(h, step);                                                                        \
+            CHAIN(i, step);                                                                        \
+            CHAIN(j, step);                                                                        \
+            CHAIN(k, step);                                                                        \
+            CHAIN(l, step);                                                                        \
         }                                                                                          \
     }
-BURST(burst_avx512bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(),
-      _mm512_dpbf16_ps(chain[i], (__m512bh)_mm512_set1_epi16(0x3f80), (__m512bh)_mm512_set1_epi16(1)))
-BURST(burst_avx512, "avx512f", __m512, _mm512_setzero_ps(),
-      _mm512_fmadd_ps(chain[i], _mm512_set1_ps(0.5f), _mm512_set1_ps(1)))
-BURST(burst_avx2, "avx2,fma", __m256, _mm256_setzero_ps(),
-      _mm256_fmadd_ps(chain[i], _mm256_set1_ps(0.5f), _mm256_set1_ps(1)))
-BURST(burst_sse2, "sse2", __m128, _mm_setzero_ps(),
-      _mm_add_ps(_mm_mul_ps(chain[i], _mm_set1_ps(0.5f)), _mm_set1_ps(1)))
+#define STEP_AVX512BF16(x)                                                                         \
+    _mm512_dpbf16_ps(x, (__m512bh)_mm512_set1_epi16(0x3f80), (__m512bh)_mm512_set1_epi16(1))
+#define STEP_AVX512(x) _mm512_fmadd_ps(x, _mm512_set1_ps(0.5f), _mm512_set1_ps(1))
+#define STEP_AVX2(x)   _mm256_fmadd_ps(x, _mm256_set1_ps(0.5f), _mm256_set1_ps(1))
+#define STEP_SSE2(x)   _mm_add_ps(_mm_mul_ps(x, _mm_set1_ps(0.5f)), _mm_set1_ps(1))
+BURST(burst_avx512bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(), STEP_AVX512BF16)
+BURST(burst_avx512, "avx512f", __m512, _mm512_setzero_ps(), STEP_AVX512)
+BURST(burst_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), STEP_AVX2)
+BURST(burst_sse2, "sse2", __m128, _mm_setzero_ps(), STEP_SSE2)
 #endif
 
 typedef struct {

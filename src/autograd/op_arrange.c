@@ -36,13 +36,19 @@ static void move(const float *from, int64_t from_stride, float *to, int64_t to_s
                  int64_t width, bool add)
 {
     const int64_t floats_per_task = 1 << 15; // fewer are not worth waking a thread for
-    rectangle r = {.from = from, .to = to, .from_stride = from_stride, .to_stride = to_stride,
-                   .rows = rows, .width = width, .add = add};
+    rectangle r = {.from = from,
+                   .to = to,
+                   .from_stride = from_stride,
+                   .to_stride = to_stride,
+                   .rows = rows,
+                   .width = width,
+                   .add = add};
     r.rows_per_task = width > 0 ? (floats_per_task + width - 1) / width : 1;
     bd_parallel((rows + r.rows_per_task - 1) / r.rows_per_task, move_rows, &r);
 }
 
-// --- rows of a, then rows of b, per batch row -------------------------------------------------------
+// --- rows of a, then rows of b, per batch row
+// -------------------------------------------------------
 
 typedef struct {
     bd_value *a, *b, *y;
@@ -76,7 +82,8 @@ bd_value *bd_op_concatenate_rows(bd_tape *tape, bd_value *a, bd_value *b, int64_
     return y;
 }
 
-// --- columns side by side ----------------------------------------------------------------------------
+// --- columns side by side
+// ----------------------------------------------------------------------------
 
 typedef struct {
     bd_value **parts;
@@ -123,7 +130,8 @@ bd_value *bd_op_concatenate_columns(bd_tape *tape, bd_value *const *parts, int c
     return y;
 }
 
-// --- chosen rows -------------------------------------------------------------------------------------
+// --- chosen rows
+// -------------------------------------------------------------------------------------
 
 typedef struct {
     bd_value *x;

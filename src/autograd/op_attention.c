@@ -23,8 +23,8 @@ static void attention_back(bd_tape *tape, void *context)
     const attention_note *n = context;
     float *d_sink = NULL;
     if (n->sink)
-        d_sink = n->sink->gradient ? n->sink->gradient
-                                   : bd_arena_zeros(tape->arena, n->sink->count);
+        d_sink =
+            n->sink->gradient ? n->sink->gradient : bd_arena_zeros(tape->arena, n->sink->count);
     bd_attention_backward(&n->attention, n->query->data, n->key->data, n->value->data, n->y->data,
                           n->log_sum, n->y->gradient, gradient_or_scratch(tape, n->query),
                           gradient_or_scratch(tape, n->key), gradient_or_scratch(tape, n->value),
@@ -49,8 +49,13 @@ bd_value *bd_op_attention(bd_tape *tape, bd_value *query, bd_value *key, bd_valu
     bd_arena_release(tape->arena, mark);
     if (y->gradient) {
         attention_note *n = bd_arena_alloc(tape->arena, sizeof *n);
-        *n = (attention_note){.query = query, .key = key, .value = value, .sink = sink,
-                              .attention = a, .log_sum = log_sum, .y = y};
+        *n = (attention_note){.query = query,
+                              .key = key,
+                              .value = value,
+                              .sink = sink,
+                              .attention = a,
+                              .log_sum = log_sum,
+                              .y = y};
         bd_tape_note(tape, attention_back, n);
     }
     return y;

@@ -11,8 +11,8 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-// Weights are streamed once per token when generating: huge pages spare that stream most of its page
-// walks. Small tensors only need the alignment of the kernels.
+// Weights are streamed once per token when generating: huge pages spare that stream most of its
+// page walks. Small tensors only need the alignment of the kernels.
 static void *allocate(size_t bytes)
 {
     size_t alignment = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64;
@@ -65,9 +65,10 @@ static void fill_normal(void *context, int64_t task)
     int64_t begin = task * INITIAL_CHUNK, end = begin + INITIAL_CHUNK;
     if (end > job->p->count)
         end = job->p->count;
-    // A draw's index has 31 usable bits; what is above goes into the key, so that no two values of a
-    // huge tensor are the same draw.
-    uint64_t key = bd_random_key(job->seed, 0, (uint64_t)job->tensor, (uint64_t)begin >> INDEX_BITS);
+    // A draw's index has 31 usable bits; what is above goes into the key, so that no two values of
+    // a huge tensor are the same draw.
+    uint64_t key =
+        bd_random_key(job->seed, 0, (uint64_t)job->tensor, (uint64_t)begin >> INDEX_BITS);
     for (int64_t i = begin; i < end; i++) {
         uint32_t index = (uint32_t)(i & (((int64_t)1 << INDEX_BITS) - 1));
         job->p->value[i] = job->deviation * bd_random_normal(key, BD_STREAM_INITIAL, index);
@@ -84,8 +85,8 @@ void bd_parameter_normal(bd_parameter *p, uint64_t seed, int64_t tensor, double 
 
 // --- panels --------------------------------------------------------------------------------------
 
-// Running out of memory here has nobody to recover to, as in an arena: panels are made in the middle
-// of a step.
+// Running out of memory here has nobody to recover to, as in an arena: panels are made in the
+// middle of a step.
 static void *resize(void *storage, size_t *have, size_t need, const char *name)
 {
     if (*have >= need && storage)

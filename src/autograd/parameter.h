@@ -49,8 +49,8 @@ void bd_parameter_map(bd_parameter *p, const char *name, int rank, const int64_t
 bool bd_parameter_create(bd_parameter *p, const char *name, int rank, const int64_t *shape,
                          float fill, bd_error *err);
 
-/* Initial weights: writable values become N(0, deviation^2). Value i of the tensor numbered `tensor`
- * is a function of (seed, tensor, i) alone, from the stream BD_STREAM_INITIAL. */
+/* Initial weights: writable values become N(0, deviation^2). Value i of the tensor numbered
+ * `tensor` is a function of (seed, tensor, i) alone, from the stream BD_STREAM_INITIAL. */
 void bd_parameter_normal(bd_parameter *p, uint64_t seed, int64_t tensor, double deviation);
 
 /* Panels of a rank-2 parameter [out, in] in the given compute dtype, packed now if needed. */

@@ -54,7 +54,8 @@ static void zero_chunk(void *context, int64_t task)
     memset(job->data + begin, 0, (size_t)count * sizeof(float));
 }
 
-// Gradients of a large batch are as much memory as its activations; one thread would be a bottleneck.
+// Gradients of a large batch are as much memory as its activations; one thread would be a
+// bottleneck.
 static float *zeros(bd_arena *arena, int64_t count)
 {
     zero_job job = {.data = bd_arena_floats(arena, count), .count = count};

@@ -2,8 +2,9 @@
  *
  * An operation computes its result at once and, when recording, leaves a note on the tape; going
  * through the notes backwards adds up gradients. Results, gradients and notes live in an arena that
- * the caller resets after the step. A tape that does not record (generation) costs nothing more than
- * the arithmetic: the same operations serve training and inference, so there is one forward pass.
+ * the caller resets after the step. A tape that does not record (generation) costs nothing more
+ * than the arithmetic: the same operations serve training and inference, so there is one forward
+ * pass.
  *
  *     bd_tape tape = bd_tape_begin(arena, BD_BF16, true);
  *     bd_value *h = bd_op_rms_norm(&tape, x, norm, eps, width);
@@ -46,7 +47,8 @@ bd_value *bd_tape_value(bd_tape *tape, int64_t rows, int64_t width, bool wants_g
 /* Data that exists already and needs no gradient. */
 bd_value *bd_tape_constant(bd_tape *tape, const float *data, int64_t rows, int64_t width);
 
-/* --- operations; shapes in brackets ------------------------------------------------------------- */
+/* --- operations; shapes in brackets -------------------------------------------------------------
+ */
 
 /* [rows, H] rows of an embedding table [V, H]. */
 bd_value *bd_op_embedding(bd_tape *tape, bd_parameter *table, const int32_t *ids, int64_t rows);
@@ -55,7 +57,8 @@ bd_value *bd_op_embedding(bd_tape *tape, bd_parameter *table, const int32_t *ids
 bd_value *bd_op_linear(bd_tape *tape, bd_value *x, bd_parameter *weight, bd_parameter *bias);
 
 /* RMS norm over groups of `width` values (the whole row, or each head), weight [width]. */
-bd_value *bd_op_rms_norm(bd_tape *tape, bd_value *x, bd_parameter *weight, float eps, int64_t width);
+bd_value *bd_op_rms_norm(bd_tape *tape, bd_value *x, bd_parameter *weight, float eps,
+                         int64_t width);
 
 /* Rotary positions on [rows, heads * rope->head_size]. positions must outlive the tape. */
 bd_value *bd_op_rope(bd_tape *tape, bd_value *x, const bd_rope *rope, const int32_t *positions);
@@ -72,13 +75,15 @@ bd_value *bd_op_concatenate_columns(bd_tape *tape, bd_value *const *parts, int c
 /* y[r] = x[index[r]]; index -1 gives a zero row. */
 bd_value *bd_op_gather_rows(bd_tape *tape, bd_value *x, const int32_t *index, int64_t rows);
 
-/* Attention over visible pairs; `rule` and what it points to must outlive the tape. sink may be NULL. */
+/* Attention over visible pairs; `rule` and what it points to must outlive the tape. sink may be
+ * NULL. */
 bd_value *bd_op_attention(bd_tape *tape, bd_value *query, bd_value *key, bd_value *value,
                           const bd_attention *attention, bd_parameter *sink);
 
-/* A loss over the vocabulary of logits x @ head^T. `loss` gives targets, scale, teacher and outputs;
- * its terms are filled in here (one term: x, head). The gradient is computed in the same pass (fused)
- * and stored in x->gradient and head->gradient immediately; nothing is noted. */
-void bd_op_vocabulary_loss(bd_tape *tape, bd_value *x, bd_parameter *head, bd_vocabulary_loss *loss);
+/* A loss over the vocabulary of logits x @ head^T. `loss` gives targets, scale, teacher and
+ * outputs; its terms are filled in here (one term: x, head). The gradient is computed in the same
+ * pass (fused) and stored in x->gradient and head->gradient immediately; nothing is noted. */
+void bd_op_vocabulary_loss(bd_tape *tape, bd_value *x, bd_parameter *head,
+                           bd_vocabulary_loss *loss);
 
 #endif

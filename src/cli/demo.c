@@ -157,7 +157,7 @@ static bool train_draft(const demo *d, bd_error *err)
                                  "--intermediate-size", "640", "--block-size", "8", "--num-anchors", "48",
                                  "--sequence-length", "256", "--batch-size", "8", "--max-steps", steps, "--lr", "2e-3",
                                  "--warmup-ratio", "0.05", "--schedule", "cosine", "--final-lr-fraction", "0.05",
-                                 "--target-layer-ids", "1,4,7", "--dtype", "bf16", NULL};
+                                 "--dtype", "bf16", NULL};
     return run(bd_command_draft_train, words, err);
 }
 

@@ -61,7 +61,7 @@ static const char *resume_from(const bd_trainer_options *options, char path[BD_P
     if (!bd_path_join(path, options->run, "latest", err))
         return NULL;
     if (!bd_folder_exists(path)) {
-        bd_fail(err, "--resume: %s has no checkpoint", options->run);
+        bd_fail(err, "--resume: %s has no checkpoint yet; remove the folder and start again", options->run);
         return NULL;
     }
     return path;

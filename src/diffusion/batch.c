@@ -20,8 +20,7 @@ bd_diffusion_batch bd_diffusion_batch_allocate(bd_arena *arena, int64_t rows, in
     return batch;
 }
 
-/* --- filling rows --------------------------------------------------------------------------------
- */
+/* --- filling rows ---------------------------------------------------------------------------- */
 
 static const char *const pad_policies[BD_PAD_POLICY_COUNT] = {
     [BD_PAD_NONE] = "none",
@@ -114,8 +113,7 @@ void bd_diffusion_batch_fill_turns(bd_diffusion_batch *batch, int64_t row, const
     bd_diffusion_batch_pad(batch, row, used, padding->pad_id);
 }
 
-/* --- the whole batch -----------------------------------------------------------------------------
- */
+/* --- the whole batch ------------------------------------------------------------------------- */
 
 void bd_diffusion_batch_reorder(bd_diffusion_batch *batch, const int32_t *order, bd_arena *scratch)
 {

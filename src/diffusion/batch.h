@@ -34,16 +34,14 @@ static inline bd_placement bd_diffusion_batch_placement(const bd_diffusion_batch
                           batch->targets_segmentation};
 }
 
-/* --- filling rows --------------------------------------------------------------------------------
- */
+/* --- filling rows ---------------------------------------------------------------------------- */
 
 /* What follows the last token of a document. Only padding outside the policy's reach is padding:
  * segment 0, never corrupted, never weighted. */
 typedef enum {
     BD_PAD_NONE,         /* "none": padding at once */
-    BD_PAD_TO_BLOCK_END, /* "to-block-end": end tokens up to the end of its last block, trained on
-                          */
-    BD_PAD_IN_LOSS,      /* "eos-in-loss": end tokens up to the end of the row, trained on */
+    BD_PAD_TO_BLOCK_END, /* "to-block-end": end tokens to the end of its last block, trained on */
+    BD_PAD_IN_LOSS,      /* "eos-in-loss": end tokens to the end of the row, trained on */
     BD_PAD_POLICY_COUNT
 } bd_pad_policy;
 
@@ -78,8 +76,7 @@ int64_t bd_diffusion_batch_append(bd_diffusion_batch *batch, int64_t row, int64_
                                   const bd_padding *padding);
 void bd_diffusion_batch_pad(bd_diffusion_batch *batch, int64_t row, int64_t used, int32_t pad_id);
 
-/* --- the whole batch -----------------------------------------------------------------------------
- */
+/* --- the whole batch ------------------------------------------------------------------------- */
 
 /* Permute every field: slot s gets what was in slot order[s] (parallel/layout.h). */
 void bd_diffusion_batch_reorder(bd_diffusion_batch *batch, const int32_t *order, bd_arena *scratch);

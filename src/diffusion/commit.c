@@ -62,8 +62,7 @@ int64_t bd_commit_schedule(int64_t masked, int64_t steps, int64_t step)
     return masked / steps + (step < masked % steps);
 }
 
-/* --- picking -------------------------------------------------------------------------------------
- */
+/* --- picking --------------------------------------------------------------------------------- */
 
 static float rank_of(float confidence)
 {

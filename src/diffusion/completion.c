@@ -14,8 +14,7 @@ static bool valid_at(const bd_placement *p, int64_t r, int64_t i)
     return !p->segments || p->segments[r * p->length + i] != 0;
 }
 
-/* --- logical order -------------------------------------------------------------------------------
- */
+/* --- logical order --------------------------------------------------------------------------- */
 
 /* Fill slot[0 .. n-1] of one row. Returns n, or -1 and the offending slot. */
 static int64_t order_row(const bd_placement *p, int64_t r, int32_t *slot, int64_t *bad)
@@ -88,8 +87,7 @@ bool bd_logical_rows_make(const bd_placement *placement, const int32_t *completi
     return true;
 }
 
-/* --- last answer ---------------------------------------------------------------------------------
- */
+/* --- last answer ----------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t first, last; /* slots of the last answer; last -1: the row is empty */
@@ -149,8 +147,7 @@ bool bd_last_answer(int64_t rows, int64_t length, int32_t pad_id, int32_t *input
     return true;
 }
 
-/* --- stop tokens ---------------------------------------------------------------------------------
- */
+/* --- stop tokens ----------------------------------------------------------------------------- */
 
 bool bd_stop_check(const int32_t *stop, int64_t count, int64_t vocabulary, int32_t mask_id,
                    bd_error *err)
@@ -214,8 +211,7 @@ void bd_mask_tokens(int64_t cells, const int32_t *tokens, const int32_t *corrupt
         inputs[i] = corruption[i] ? mask_id : tokens[i];
 }
 
-/* --- safe weights --------------------------------------------------------------------------------
- */
+/* --- safe weights ---------------------------------------------------------------------------- */
 
 static bool row_is_safe(const bd_canvas *canvas, const bd_placement *p, int64_t r,
                         const int32_t *completion, const int32_t *corruption, const float *weights,

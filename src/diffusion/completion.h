@@ -29,8 +29,7 @@ typedef struct {
 bool bd_logical_rows_make(const bd_placement *placement, const int32_t *completion,
                           bool prompt_first, bd_arena *arena, bd_logical_rows *out, bd_error *err);
 
-/* --- the last answer of a conversation (B-13) ----------------------------------------------------
- */
+/* --- the last answer of a conversation (B-13) ------------------------------------------------ */
 
 /* Keep the last unbroken answer of every row as its completion. Answers before it become prompt;
  * everything after it is taken out: ids become pad_id, both segmentations 0. A row that is not
@@ -39,8 +38,7 @@ bool bd_last_answer(int64_t rows, int64_t length, int32_t pad_id, int32_t *input
                     int32_t *inputs_segmentation, int32_t *targets_segmentation,
                     int32_t *completion, bd_error *err);
 
-/* --- stop tokens (G-09, G-10) --------------------------------------------------------------------
- */
+/* --- stop tokens (G-09, G-10) ---------------------------------------------------------------- */
 
 /* Unique ids in [0, vocabulary), none of them the mask token (-1: none). */
 bool bd_stop_check(const int32_t *stop, int64_t count, int64_t vocabulary, int32_t mask_id,
@@ -60,8 +58,7 @@ void bd_completion_drop(int64_t cells, const int32_t *kept, int32_t *completion,
 void bd_mask_tokens(int64_t cells, const int32_t *tokens, const int32_t *corruption,
                     int32_t mask_id, int32_t *inputs);
 
-/* --- weights that may be trusted (G-20) ----------------------------------------------------------
- */
+/* --- weights that may be trusted (G-20) ------------------------------------------------------ */
 
 /* A row keeps its weights only if they are finite and not negative, corruption lies in completion
  * and completion in the tokens that are not padding, weights lie in completion and on every

@@ -116,8 +116,7 @@ bool bd_corrupt(const bd_canvas *canvas, double min_noise, const bd_placement *p
     return true;
 }
 
-/* --- a whole batch -------------------------------------------------------------------------------
- */
+/* --- a whole batch --------------------------------------------------------------------------- */
 
 bd_corruption_options bd_corruption_default(void)
 {

@@ -55,8 +55,7 @@ void bd_objective_weights(const bd_diffusion_batch *batch, const bd_canvas *canv
     }
 }
 
-/* --- checks --------------------------------------------------------------------------------------
- */
+/* --- checks ---------------------------------------------------------------------------------- */
 
 static bool check_slot(const bd_objective_rows *rows, bool doubled, int64_t vocabulary, int64_t at,
                        bd_error *err)
@@ -81,8 +80,7 @@ static bool check_slot(const bd_objective_rows *rows, bool doubled, int64_t voca
     return true;
 }
 
-/* --- forward -------------------------------------------------------------------------------------
- */
+/* --- forward --------------------------------------------------------------------------------- */
 
 /* What the model is run on. In the doubled layout `length` is twice the rows' length. */
 typedef struct {
@@ -151,8 +149,7 @@ static int32_t output_row(const bd_objective *objective, const bd_placement *p,
     return (int32_t)(2 * r * p->length + (before_block ? p->length : 0) + from);
 }
 
-/* --- the loss ------------------------------------------------------------------------------------
- */
+/* --- the loss -------------------------------------------------------------------------------- */
 
 /* The slots that carry weight, in order. */
 typedef struct {

@@ -11,8 +11,7 @@
 /* Logits are asked for and forgotten in chunks of about this many numbers. */
 enum { LOGITS_AT_ONCE = 8 << 20 };
 
-/* --- options and statistics ----------------------------------------------------------------------
- */
+/* --- options and statistics ------------------------------------------------------------------ */
 
 bd_rollout_options bd_rollout_default(bd_canvas canvas)
 {
@@ -72,8 +71,7 @@ double bd_rollout_mean_confidence(const bd_rollout_statistics *s)
     return ratio(s->confidence_sum, s->commits);
 }
 
-/* --- the state of one rollout --------------------------------------------------------------------
- */
+/* --- the state of one rollout ---------------------------------------------------------------- */
 
 typedef struct {
     const bd_scorer *scorer;
@@ -165,8 +163,7 @@ static void start(run *x)
     }
 }
 
-/* --- one pass ------------------------------------------------------------------------------------
- */
+/* --- one pass -------------------------------------------------------------------------------- */
 
 /* The open slots of the block, or (anchors_only) those at its first position. */
 static void list_slots(run *x, bool anchors_only)
@@ -292,8 +289,7 @@ static void show_transition(run *x, bool seed)
     x->observer->transition(x->observer->self, &transition);
 }
 
-/* --- the passes of one block ---------------------------------------------------------------------
- */
+/* --- the passes of one block ----------------------------------------------------------------- */
 
 static void remember_canvas(run *x)
 {

@@ -22,8 +22,7 @@
 #include "diffusion/commit.h"
 #include "diffusion/completion.h"
 
-/* --- who gives logits ----------------------------------------------------------------------------
- */
+/* --- who gives logits ------------------------------------------------------------------------ */
 
 typedef struct {
     int32_t row, slot; /* where it lies */
@@ -41,14 +40,12 @@ typedef struct {
     void (*logits)(void *self, const bd_open_slot *slots, int64_t first, int64_t count, float *out);
 } bd_scorer;
 
-/* --- what goes in --------------------------------------------------------------------------------
- */
+/* --- what goes in ---------------------------------------------------------------------------- */
 
 typedef struct {
-    bd_placement placement; /* valid positions of each row are 0 .. n-1 */
-    const int32_t *tokens;  /* [rows, length]; those under the completion are ignored */
-    const int32_t
-        *completion; /* [rows, length]: a suffix of each row; none: the row stays as it is */
+    bd_placement placement;    /* valid positions of each row are 0 .. n-1 */
+    const int32_t *tokens;     /* [rows, length]; those under the completion are ignored */
+    const int32_t *completion; /* [rows, length]: a suffix of each row; none: left as it is */
 } bd_rollout_rows;
 
 typedef struct {
@@ -65,12 +62,11 @@ typedef struct {
     float min_p;   /* 0: off */
 } bd_rollout_options;
 
-bd_rollout_options bd_rollout_default(
-    bd_canvas canvas); /* low_confidence 0.9, temperature 1, greedy */
+/* low_confidence at 0.9, temperature 1, greedy. */
+bd_rollout_options bd_rollout_default(bd_canvas canvas);
 bool bd_rollout_check(const bd_rollout_options *options, int64_t vocabulary, bd_error *err);
 
-/* --- what comes out ------------------------------------------------------------------------------
- */
+/* --- what comes out -------------------------------------------------------------------------- */
 
 typedef struct {
     int32_t *tokens; /* [rows, length] */
@@ -91,8 +87,7 @@ double bd_rollout_tokens_per_forward(const bd_rollout_statistics *s);
 double bd_rollout_forced_fraction(const bd_rollout_statistics *s);
 double bd_rollout_mean_confidence(const bd_rollout_statistics *s);
 
-/* --- watching ------------------------------------------------------------------------------------
- */
+/* --- watching -------------------------------------------------------------------------------- */
 
 /* One pass over the batch; arrays are [rows, length] and live during the call only. */
 typedef struct {

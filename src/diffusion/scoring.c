@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- caches --------------------------------------------------------------------------------------
- */
+/* --- caches ---------------------------------------------------------------------------------- */
 
 struct bd_rollout_caches {
     int64_t rows, length;
@@ -47,8 +46,7 @@ void bd_rollout_caches_free(bd_rollout_caches *caches)
     free(caches);
 }
 
-/* --- what both scorers share ---------------------------------------------------------------------
- */
+/* --- what both scorers share ----------------------------------------------------------------- */
 
 typedef struct {
     bd_model *model;
@@ -79,8 +77,7 @@ static void copy_row(const model_scorer *s, const float *from, float *to)
     memcpy(to, from, (size_t)s->model->config.hidden * sizeof(float));
 }
 
-/* --- plain ---------------------------------------------------------------------------------------
- */
+/* --- plain ----------------------------------------------------------------------------------- */
 
 static bool forward_plain(void *self, const int32_t *canvas, const bd_open_slot *slots,
                           int64_t count, bd_error *err)
@@ -108,8 +105,7 @@ static bool forward_plain(void *self, const int32_t *canvas, const bd_open_slot 
     return true;
 }
 
-/* --- cached --------------------------------------------------------------------------------------
- */
+/* --- cached ---------------------------------------------------------------------------------- */
 
 /* Logical position whose output predicts the token at `position`. */
 static int64_t source_position(const model_scorer *s, int64_t position)
@@ -176,8 +172,7 @@ static bool forward_cached(void *self, const int32_t *canvas, const bd_open_slot
     return true;
 }
 
-/* --- the rollout ---------------------------------------------------------------------------------
- */
+/* --- the rollout ----------------------------------------------------------------------------- */
 
 static bool check_tokens(const bd_model *model, const bd_rollout_rows *rows, bd_error *err)
 {

@@ -91,8 +91,8 @@ bd_anchors bd_anchors_take(const bd_anchor_sampling *s, const float *uniforms, b
     return result;
 }
 
-bd_anchors bd_anchors_draw(const bd_anchor_sampling *s, uint64_t seed, uint64_t epoch, uint64_t step,
-                           uint64_t first_row, bd_arena *arena)
+bd_anchors bd_anchors_draw(const bd_anchor_sampling *s, uint64_t seed, uint64_t epoch,
+                           uint64_t step, uint64_t first_row, bd_arena *arena)
 {
     // The numbers are needed until the anchors are taken and lie before them; they go when the
     // caller releases the step.

@@ -17,21 +17,25 @@ bd_visibility bd_draft_rule(const bd_draft_config *config, int64_t layer, int64_
                             const bd_anchors *anchors)
 {
     int64_t queries = anchors->blocks * config->block_size;
-    return (bd_visibility){.kind = BD_DRAFT, .query_length = queries,
-                           .key_length = context_length + queries, .block_size = config->block_size,
+    return (bd_visibility){.kind = BD_DRAFT,
+                           .query_length = queries,
+                           .key_length = context_length + queries,
+                           .block_size = config->block_size,
                            .window = bd_draft_layer_window(config, layer),
-                           .context_length = context_length, .anchors = anchors,
+                           .context_length = context_length,
+                           .anchors = anchors,
                            .causal_in_block = bd_draft_layer_causal(config, layer)};
 }
 
-// --- one layer ---------------------------------------------------------------------------------------
+// --- one layer
+// ---------------------------------------------------------------------------------------
 
-/* What stays the same from layer to layer. The context is either rows on the tape (training) or a cache
- * that already holds its keys and values (generation). */
+/* What stays the same from layer to layer. The context is either rows on the tape (training) or a
+ * cache that already holds its keys and values (generation). */
 typedef struct {
     bd_draft *draft;
-    int64_t rows;                     // B
-    int64_t context_length;           // S
+    int64_t rows;           // B
+    int64_t context_length; // S
     const bd_anchors *anchors;
     const int32_t *positions;         // of the block rows
     int64_t queries;                  // slots per row that are computed
@@ -66,8 +70,8 @@ static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_
     const bd_model_config *s = &config->stack;
     const bd_layer *layer = &p->draft->layers[index];
     bd_value *h = bd_op_rms_norm(tape, x, layer->input_norm, (float)s->norm_eps, s->hidden);
-    bd_value *query = turned(p, tape, h, layer->query, layer->query_bias, layer->query_norm,
-                             p->positions);
+    bd_value *query =
+        turned(p, tape, h, layer->query, layer->query_bias, layer->query_norm, p->positions);
     bd_value *key = turned(p, tape, h, layer->key, layer->key_bias, layer->key_norm, p->positions);
     bd_value *value = bd_op_linear(tape, h, layer->value, layer->value_bias);
     if (p->cache) {
@@ -84,8 +88,11 @@ static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_
     *rule = bd_draft_rule(config, index, p->context_length, p->anchors);
     rule->query_length = p->queries;
     rule->key_length = p->context_length + p->queries;
-    const bd_attention attention = {.rule = rule, .batch = p->rows, .query_heads = s->query_heads,
-                                    .key_heads = s->key_heads, .head_size = s->head_size,
+    const bd_attention attention = {.rule = rule,
+                                    .batch = p->rows,
+                                    .query_heads = s->query_heads,
+                                    .key_heads = s->key_heads,
+                                    .head_size = s->head_size,
                                     .scale = 1 / sqrtf((float)s->head_size),
                                     .compute = tape->compute};
     bd_value *seen = bd_op_attention(tape, query, key, value, &attention, layer->sink);
@@ -128,15 +135,19 @@ static int32_t *count_up(bd_arena *arena, int64_t rows, int64_t length, int64_t 
 bd_value *bd_draft_forward(bd_draft *draft, bd_tape *tape, const bd_draft_blocks *blocks)
 {
     assert(blocks->context->rows == blocks->rows * blocks->length);
-    const pass p = {.draft = draft, .rows = blocks->rows, .context_length = blocks->length,
-                    .anchors = blocks->anchors, .positions = blocks->positions,
+    const pass p = {.draft = draft,
+                    .rows = blocks->rows,
+                    .context_length = blocks->length,
+                    .anchors = blocks->anchors,
+                    .positions = blocks->positions,
                     .queries = blocks->anchors->blocks * draft->config.block_size,
                     .context = blocks->context,
                     .context_positions = count_up(tape->arena, blocks->rows, blocks->length, 0)};
     return run(&p, tape, blocks->tokens);
 }
 
-// --- one block after a growing context ---------------------------------------------------------------
+// --- one block after a growing context
+// ---------------------------------------------------------------
 
 bd_draft_cache *bd_draft_cache_create(const bd_draft *draft, int64_t capacity, bd_error *err)
 {
@@ -165,8 +176,8 @@ void bd_draft_cache_free(bd_draft_cache *cache)
         bd_arena_destroy(cache->owned); // the struct itself lies in it
 }
 
-void bd_draft_cache_extend(bd_draft *draft, bd_draft_cache *cache, const float *features, int64_t rows,
-                           bd_arena *scratch)
+void bd_draft_cache_extend(bd_draft *draft, bd_draft_cache *cache, const float *features,
+                           int64_t rows, bd_arena *scratch)
 {
     assert(rows >= 0 && cache->length + rows <= cache->capacity);
     if (rows == 0)
@@ -180,8 +191,8 @@ void bd_draft_cache_extend(bd_draft *draft, bd_draft_cache *cache, const float *
     size_t layer_mark = bd_arena_mark(scratch);
     for (int64_t l = 0; l < draft->config.stack.layers; l++) {
         const bd_layer *layer = &draft->layers[l];
-        const bd_value *key = turned(&p, &tape, context, layer->key, layer->key_bias,
-                                     layer->key_norm, positions);
+        const bd_value *key =
+            turned(&p, &tape, context, layer->key, layer->key_bias, layer->key_norm, positions);
         const bd_value *value = bd_op_linear(&tape, context, layer->value, layer->value_bias);
         memcpy(cache->key[l] + cache->length * cache->width, key->data, bytes);
         memcpy(cache->value[l] + cache->length * cache->width, value->data, bytes);
@@ -200,8 +211,12 @@ bd_value *bd_draft_forward_cached(bd_draft *draft, bd_tape *tape, bd_draft_cache
     anchor[0] = (int32_t)cache->length;
     keep[0] = 1;
     const bd_anchors anchors = {.blocks = 1, .anchor = anchor, .keep = keep};
-    const pass p = {.draft = draft, .rows = 1, .context_length = cache->length, .anchors = &anchors,
-                    .positions = count_up(tape->arena, 1, count, cache->length), .queries = count,
+    const pass p = {.draft = draft,
+                    .rows = 1,
+                    .context_length = cache->length,
+                    .anchors = &anchors,
+                    .positions = count_up(tape->arena, 1, count, cache->length),
+                    .queries = count,
                     .cache = cache};
     return run(&p, tape, tokens);
 }

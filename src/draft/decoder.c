@@ -11,13 +11,14 @@ struct bd_decoder {
     bd_draft *draft;           // NULL: plain decoding
     bd_draft_session *session; // NULL without a draft
     bd_cache *cache;
-    int32_t *tokens;           // [capacity]: those read
-    int64_t length, tried;     // read and kept; read tentatively after them
-    bd_arena *arena;           // of one call, emptied by the next
+    int32_t *tokens;       // [capacity]: those read
+    int64_t length, tried; // read and kept; read tentatively after them
+    bd_arena *arena;       // of one call, emptied by the next
+    bd_arena *scratch;     // the caller's
     int64_t taps[BD_MOST_TAPS];
-    const float *features;     // [tried, taps * H], in the arena
-    // Features of the last tokens kept, which the draft has not been told yet: it learns them together
-    // when it is asked, so that plain decoding does not pay for a draft that rests.
+    const float *features; // [tried, taps * H], in the arena
+    // Features of the last tokens kept, which the draft has not been told yet: it learns them
+    // together when it is asked, so that plain decoding does not pay for a draft that rests.
     float *pending; // [PENDING, taps * H]
     int64_t pending_rows;
 };
@@ -34,12 +35,14 @@ bd_decoder *bd_decoder_create(bd_model *target, bd_draft *draft, int64_t capacit
     if (!d || !tokens) {
         free(d);
         free(tokens);
-        bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for a decoder of %lld tokens", (long long)capacity);
+        bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for a decoder of %lld tokens",
+                   (long long)capacity);
         return NULL;
     }
     *d = (bd_decoder){.target = target, .draft = draft, .tokens = tokens};
     d->cache = bd_cache_create(target, capacity, err);
-    d->arena = d->cache ? bd_arena_create(0, err) : NULL;
+    d->scratch = d->cache ? bd_arena_create(0, err) : NULL;
+    d->arena = d->scratch ? bd_arena_create(0, err) : NULL;
     if (d->arena && draft) {
         bd_draft_request(draft, d->taps);
         d->session = bd_draft_session_create(draft, capacity, err);
@@ -61,6 +64,7 @@ void bd_decoder_free(bd_decoder *d)
     bd_draft_session_free(d->session);
     bd_cache_free(d->cache);
     bd_arena_destroy(d->arena);
+    bd_arena_destroy(d->scratch);
     free(d->pending);
     free(d->tokens);
     free(d);
@@ -84,13 +88,16 @@ static const float *read_tokens(bd_decoder *d, const int32_t *tokens, int64_t co
         }
     bd_cache_truncate(d->cache, d->length); // forgets what was tried and not kept
     bd_arena_release(d->arena, 0);
-    float *features = d->draft ? bd_arena_floats(d->arena, count * bd_draft_feature_width(d->draft))
-                               : NULL;
+    float *features =
+        d->draft ? bd_arena_floats(d->arena, count * bd_draft_feature_width(d->draft)) : NULL;
     float *logits = bd_arena_floats(d->arena, rows * config->vocabulary);
     bd_tape tape = bd_tape_begin(d->arena, d->target->compute, false);
     bd_hidden_request request = {.layers = d->taps, .out = features};
     request.count = d->draft ? d->draft->config.tap_count : 0;
-    const bd_forward input = {.tokens = tokens, .rows = 1, .length = count, .cache = d->cache,
+    const bd_forward input = {.tokens = tokens,
+                              .rows = 1,
+                              .length = count,
+                              .cache = d->cache,
                               .hidden = d->draft ? &request : NULL};
     const bd_value *hidden = bd_model_forward(d->target, &tape, &input);
     if (rows > 0)
@@ -199,12 +206,18 @@ bd_model *bd_decoder_target(const bd_decoder *d)
     return d->target;
 }
 
+bd_arena *bd_decoder_scratch(bd_decoder *d)
+{
+    return d->scratch;
+}
+
 bd_draft *bd_decoder_draft(const bd_decoder *d)
 {
     return d->draft;
 }
 
-// --- what reading costs ------------------------------------------------------------------------------
+// --- what reading costs
+// ------------------------------------------------------------------------------
 
 static int by_size(const void *a, const void *b)
 {

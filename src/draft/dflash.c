@@ -2,9 +2,10 @@
 
 #include "tensor/rows.h"
 
-/* Sums over the slots in their order; and the gradients of the slots' features, which so far are those
- * of unweighted losses, times weight and the step's factor. */
-static void weigh(bd_draft_step *step, const float *row_loss, const int32_t *best, bd_draft_loss *loss)
+/* Sums over the slots in their order; and the gradients of the slots' features, which so far are
+ * those of unweighted losses, times weight and the step's factor. */
+static void weigh(bd_draft_step *step, const float *row_loss, const int32_t *best,
+                  bd_draft_loss *loss)
 {
     const bd_block_targets *targets = &step->targets;
     for (int64_t i = 0; i < step->slots; i++) {
@@ -31,8 +32,8 @@ void bd_dflash_loss(bd_draft_step *step, bd_draft_loss *loss)
     bool distill = step->objective->distill;
     float *hard = bd_arena_floats(arena, step->slots), *soft = bd_arena_floats(arena, step->slots);
     int32_t *best = bd_arena_ints(arena, step->slots);
-    // D-PACE weighs slots by this very pass's cross entropies, so the pass runs with weight 1 and the
-    // gradients are multiplied afterwards; the head is frozen, nothing else has seen them yet.
+    // D-PACE weighs slots by this very pass's cross entropies, so the pass runs with weight 1 and
+    // the gradients are multiplied afterwards; the head is frozen, nothing else has seen them yet.
     bd_vocabulary_loss pass = {.rows = step->slots,
                                .vocabulary = step->draft->target->config.vocabulary,
                                .scale = step->targets.supervised,

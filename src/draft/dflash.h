@@ -1,10 +1,10 @@
 /* dflash.h - plain DFlash: every slot after the anchor predicts its own token, all at once.
  *
- * Training: cross entropy against the label tokens, or against the target's distribution, weighted by
- * slot. Drafting: the arg max of each slot; there is no joint over slots to sample from, so proposals
- * are one-hot (decision 17). Source: draft-family 5.2, 7.1; DFlash arXiv:2602.06036, D-PACE
- * arXiv:2605.18810. The entry `bd_draft_dflash` of the variants' table (variant.h) is all there is to
- * call.
+ * Training: cross entropy against the label tokens, or against the target's distribution, weighted
+ * by slot. Drafting: the arg max of each slot; there is no joint over slots to sample from, so
+ * proposals are one-hot (decision 17). Source: draft-family 5.2, 7.1; DFlash arXiv:2602.06036,
+ * D-PACE arXiv:2605.18810. The entry `bd_draft_dflash` of the variants' table (variant.h) is all
+ * there is to call.
  */
 #ifndef BD_DRAFT_DFLASH_H
 #define BD_DRAFT_DFLASH_H

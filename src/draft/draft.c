@@ -10,7 +10,8 @@
 #include "format/json.h"
 #include "tensor/rows.h"
 
-// --- the list of tensors -----------------------------------------------------------------------------
+// --- the list of tensors
+// -----------------------------------------------------------------------------
 
 typedef struct {
     const char *name;
@@ -28,8 +29,8 @@ struct bd_draft_builder {
 
 enum { MOST_NAME = 120, MOST_TENSORS = 64 * BD_MOST_TAPS };
 
-void bd_draft_builder_add(bd_draft_builder *builder, bd_parameter **place, bd_initial initial, int rank,
-                          const int64_t *shape, const char *format, ...)
+void bd_draft_builder_add(bd_draft_builder *builder, bd_parameter **place, bd_initial initial,
+                          int rank, const int64_t *shape, const char *format, ...)
 {
     assert(builder->count < MOST_TENSORS && rank <= BD_PARAMETER_RANK);
     char name[MOST_NAME];
@@ -42,18 +43,18 @@ void bd_draft_builder_add(bd_draft_builder *builder, bd_parameter **place, bd_in
     memcpy(e->shape, shape, (size_t)rank * sizeof *shape);
 }
 
-static void add_matrix(bd_draft_builder *b, bd_parameter **place, int64_t out, int64_t in, int64_t layer,
-                       const char *name)
+static void add_matrix(bd_draft_builder *b, bd_parameter **place, int64_t out, int64_t in,
+                       int64_t layer, const char *name)
 {
-    bd_draft_builder_add(b, place, BD_INITIAL_NORMAL, 2, (int64_t[]){out, in}, "layers.%lld.%s.weight",
-                         (long long)layer, name);
+    bd_draft_builder_add(b, place, BD_INITIAL_NORMAL, 2, (int64_t[]){out, in},
+                         "layers.%lld.%s.weight", (long long)layer, name);
 }
 
 static void add_norm(bd_draft_builder *b, bd_parameter **place, int64_t width, int64_t layer,
                      const char *name)
 {
-    bd_draft_builder_add(b, place, BD_INITIAL_ONE, 1, &width, "layers.%lld.%s.weight", (long long)layer,
-                         name);
+    bd_draft_builder_add(b, place, BD_INITIAL_ONE, 1, &width, "layers.%lld.%s.weight",
+                         (long long)layer, name);
 }
 
 static void add_bias(bd_draft_builder *b, bd_parameter **place, int64_t width, int64_t layer,
@@ -63,7 +64,8 @@ static void add_bias(bd_draft_builder *b, bd_parameter **place, int64_t width, i
                          (long long)layer, name);
 }
 
-static void add_layer(bd_draft_builder *b, bd_layer *layer, const bd_draft_config *config, int64_t l)
+static void add_layer(bd_draft_builder *b, bd_layer *layer, const bd_draft_config *config,
+                      int64_t l)
 {
     const bd_model_config *s = &config->stack;
     int64_t hidden = s->hidden, queries = s->query_heads * s->head_size;
@@ -99,7 +101,8 @@ static bd_draft_builder list_tensors(bd_draft *draft)
     draft->layers = memset(bd_arena_alloc(draft->owned, bytes), 0, bytes);
     bd_draft_builder_add(&b, &draft->fc, BD_INITIAL_NORMAL, 2,
                          (int64_t[]){s->hidden, draft->config.tap_count * s->hidden}, "fc.weight");
-    bd_draft_builder_add(&b, &draft->hidden_norm, BD_INITIAL_ONE, 1, &s->hidden, "hidden_norm.weight");
+    bd_draft_builder_add(&b, &draft->hidden_norm, BD_INITIAL_ONE, 1, &s->hidden,
+                         "hidden_norm.weight");
     for (int64_t l = 0; l < s->layers; l++)
         add_layer(&b, &draft->layers[l], &draft->config, l);
     bd_draft_builder_add(&b, &draft->norm, BD_INITIAL_ONE, 1, &s->hidden, "norm.weight");
@@ -126,7 +129,8 @@ void bd_draft_size(const bd_draft_config *config, int64_t *tensors, int64_t *val
     bd_arena_destroy(draft.owned);
 }
 
-// --- making one --------------------------------------------------------------------------------------
+// --- making one
+// --------------------------------------------------------------------------------------
 
 /* The draft with its list of tensors, and room for as many parameters. */
 static bd_draft *begin(const bd_draft_config *config, bd_model *target, bd_dtype compute,
@@ -169,8 +173,8 @@ bd_draft *bd_draft_create(const bd_draft_config *config, bd_model *target, uint6
     for (int64_t i = 0; i < list.count; i++) {
         const entry *e = &list.entries[i];
         bd_parameter *p = next_parameter(draft, e);
-        if (!bd_parameter_create(p, e->name, e->rank, e->shape, e->initial == BD_INITIAL_ONE ? 1 : 0,
-                                 err)) {
+        if (!bd_parameter_create(p, e->name, e->rank, e->shape,
+                                 e->initial == BD_INITIAL_ONE ? 1 : 0, err)) {
             bd_draft_close(draft);
             return NULL;
         }
@@ -193,7 +197,8 @@ void bd_draft_close(bd_draft *draft)
 bool bd_draft_train(bd_draft *draft, bd_error *err)
 {
     if (draft->config.dropout > 0)
-        return bd_fail(err, "attention_dropout is %g: drafts are trained without dropout, 0 expected",
+        return bd_fail(err,
+                       "attention_dropout is %g: drafts are trained without dropout, 0 expected",
                        draft->config.dropout);
     for (int64_t i = 0; i < draft->parameters.count; i++)
         if (!bd_parameter_train(draft->parameters.items[i], err))
@@ -201,7 +206,8 @@ bool bd_draft_train(bd_draft *draft, bd_error *err)
     return true;
 }
 
-// --- opening a folder --------------------------------------------------------------------------------
+// --- opening a folder
+// --------------------------------------------------------------------------------
 
 /* Names in a message, as many as fit; the count tells the rest. */
 typedef struct {
@@ -274,8 +280,9 @@ static bool check_target_copy(const bd_draft *draft, const bd_tensor *tensor, co
     *is_copy = own != NULL;
     if (!own || repeats_target(tensor, own))
         return true;
-    return bd_fail(err, "%s: \"%s\" is not the target's: drafts with an embedding or head of their own "
-                        "are not supported",
+    return bd_fail(err,
+                   "%s: \"%s\" is not the target's: drafts with an embedding or head of their own "
+                   "are not supported",
                    folder, tensor->name);
 }
 
@@ -294,8 +301,8 @@ static bool check_leftovers(const bd_draft *draft, const bd_draft_builder *list,
         if (!known)
             name_list_add(unexpected, tensor->name);
         if (name != tensor->name && bd_safetensors_find(draft->file, name))
-            return bd_fail(err, "%s: \"%s\" is there with and without the prefix dflash_module.", folder,
-                           name);
+            return bd_fail(err, "%s: \"%s\" is there with and without the prefix dflash_module.",
+                           folder, name);
     }
     return true;
 }
@@ -318,11 +325,12 @@ static bool map_tensors(bd_draft *draft, const bd_draft_builder *list, const cha
     if (!check_leftovers(draft, list, folder, &unexpected, err))
         return false;
     if (missing.count || unexpected.count || shapes.count)
-        return bd_fail(err,
-                       "%s: does not match the configured draft architecture: %lld missing (%s), %lld "
-                       "unexpected (%s), %lld of another shape or type (%s)",
-                       folder, (long long)missing.count, missing.text, (long long)unexpected.count,
-                       unexpected.text, (long long)shapes.count, shapes.text);
+        return bd_fail(
+            err,
+            "%s: does not match the configured draft architecture: %lld missing (%s), %lld "
+            "unexpected (%s), %lld of another shape or type (%s)",
+            folder, (long long)missing.count, missing.text, (long long)unexpected.count,
+            unexpected.text, (long long)shapes.count, shapes.text);
     return true;
 }
 
@@ -330,7 +338,8 @@ bd_draft *bd_draft_open(const char *folder, bd_model *target, bd_dtype compute, 
 {
     char path[BD_PATH];
     bd_draft_config config;
-    if (!bd_path_join(path, folder, "config.json", err) || !bd_draft_config_read(path, &config, err) ||
+    if (!bd_path_join(path, folder, "config.json", err) ||
+        !bd_draft_config_read(path, &config, err) ||
         !bd_draft_config_fits(&config, &target->config, path, err))
         return NULL;
     bd_draft_builder list;
@@ -345,7 +354,8 @@ bd_draft *bd_draft_open(const char *folder, bd_model *target, bd_dtype compute, 
     return draft;
 }
 
-// --- saving ------------------------------------------------------------------------------------------
+// --- saving
+// ------------------------------------------------------------------------------------------
 
 bool bd_draft_save(const bd_draft *draft, const char *folder, bd_dtype dtype, bd_error *err)
 {
@@ -360,8 +370,8 @@ bool bd_draft_save(const bd_draft *draft, const char *folder, bd_dtype dtype, bd
     bd_tensor *tensors = bd_arena_alloc(arena, (size_t)count * sizeof *tensors);
     for (int64_t i = 0; i < count; i++) {
         const bd_parameter *p = draft->parameters.items[i];
-        tensors[i] = (bd_tensor){.name = p->name, .dtype = dtype, .rank = p->rank, .count = p->count,
-                                 .data = p->data};
+        tensors[i] = (bd_tensor){
+            .name = p->name, .dtype = dtype, .rank = p->rank, .count = p->count, .data = p->data};
         memcpy(tensors[i].shape, p->shape, sizeof p->shape);
         if (p->dtype != dtype) {
             size_t mark_bytes = (size_t)p->count * bd_dtype_size(dtype);
@@ -386,7 +396,8 @@ bool bd_draft_save(const bd_draft *draft, const char *folder, bd_dtype dtype, bd
     return ok;
 }
 
-// --- what a draft needs of its target ----------------------------------------------------------------
+// --- what a draft needs of its target
+// ----------------------------------------------------------------
 
 int64_t bd_draft_feature_width(const bd_draft *draft)
 {
@@ -414,8 +425,8 @@ double bd_draft_mask_norm_ratio(const bd_model *target, int64_t mask_id, bd_aren
     float *row = bd_arena_floats(scratch, width);
     for (int64_t i = 0; i < rows; i++) {
         bd_to_f32(table->dtype,
-                  (const char *)table->data + (size_t)(i * width) * bd_dtype_size(table->dtype), row,
-                  width);
+                  (const char *)table->data + (size_t)(i * width) * bd_dtype_size(table->dtype),
+                  row, width);
         norms[i] = sqrt(bd_sum_of_squares(row, width));
     }
     double mask = norms[mask_id];

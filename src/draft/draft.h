@@ -18,8 +18,8 @@
 
 typedef struct bd_draft {
     bd_draft_config config;
-    bd_model *target;         /* not owned; outlives the draft */
-    bd_dtype compute;         /* what the inputs of products are rounded to */
+    bd_model *target; /* not owned; outlives the draft */
+    bd_dtype compute; /* what the inputs of products are rounded to */
     bd_rope rope;
     bd_parameter *fc, *hidden_norm, *norm;
     bd_layer *layers;         /* [config.stack.layers] */
@@ -29,7 +29,8 @@ typedef struct bd_draft {
     bd_arena *owned;          /* names, parameter structs, the rotary table */
 } bd_draft;
 
-/* Open a folder for this target. Missing, unexpected or misshaped tensors: an error that lists them. */
+/* Open a folder for this target. Missing, unexpected or misshaped tensors: an error that lists
+ * them. */
 bd_draft *bd_draft_open(const char *folder, bd_model *target, bd_dtype compute, bd_error *err);
 
 /* New weights from (seed, BD_STREAM_INITIAL): matrices N(0, initializer_range), norms 1, biases and
@@ -38,9 +39,11 @@ bd_draft *bd_draft_create(const bd_draft_config *config, bd_model *target, uint6
                           bd_dtype compute, bd_error *err);
 void bd_draft_close(bd_draft *draft);
 
-bool bd_draft_train(bd_draft *draft, bd_error *err); /* all weights trainable, with zero gradients */
+bool bd_draft_train(bd_draft *draft,
+                    bd_error *err); /* all weights trainable, with zero gradients */
 
-/* config.json and model.safetensors, values converted to dtype; both files are written atomically. */
+/* config.json and model.safetensors, values converted to dtype; both files are written atomically.
+ */
 bool bd_draft_save(const bd_draft *draft, const char *folder, bd_dtype dtype, bd_error *err);
 
 /* Tensors and values a draft of this description has, without making it. */
@@ -53,17 +56,19 @@ int64_t bd_draft_feature_width(const bd_draft *draft);
 void bd_draft_request(const bd_draft *draft, int64_t layers[BD_MOST_TAPS]);
 
 /* How large the mask token's embedding is beside the median row of the target's, which the draft
- * reads in most slots. Under 0.01 it is worth a warning: the row was never trained (decision 15). */
+ * reads in most slots. Under 0.01 it is worth a warning: the row was never trained (decision 15).
+ */
 double bd_draft_mask_norm_ratio(const bd_model *target, int64_t mask_id, bd_arena *scratch);
 
-/* --- for variants: listing tensors ---------------------------------------------------------------- */
+/* --- for variants: listing tensors
+ * ---------------------------------------------------------------- */
 
 typedef struct bd_draft_builder bd_draft_builder;
 
-/* One more tensor: where its parameter goes, how it starts, its shape (sizes after `rank`, as int64_t)
- * and its name in the file, printf-style. */
-void bd_draft_builder_add(bd_draft_builder *builder, bd_parameter **place, bd_initial initial, int rank,
-                          const int64_t *shape, const char *format, ...)
+/* One more tensor: where its parameter goes, how it starts, its shape (sizes after `rank`, as
+ * int64_t) and its name in the file, printf-style. */
+void bd_draft_builder_add(bd_draft_builder *builder, bd_parameter **place, bd_initial initial,
+                          int rank, const int64_t *shape, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 
 #endif

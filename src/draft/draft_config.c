@@ -6,7 +6,8 @@
 
 #include "format/json.h"
 
-// --- taps --------------------------------------------------------------------------------------------
+// --- taps
+// --------------------------------------------------------------------------------------------
 
 bool bd_draft_taps(int64_t target_layers, int64_t draft_layers, int64_t *taps, bd_error *err)
 {
@@ -28,15 +29,16 @@ bool bd_draft_taps(int64_t target_layers, int64_t draft_layers, int64_t *taps, b
 static bool check_explicit_taps(const bd_draft_config *config, int64_t target_layers, bd_error *err)
 {
     if (config->tap_count != config->stack.layers)
-        return bd_fail(err,
-                       "target_layer_ids lists %lld layers for %lld draft layers: one target layer per "
-                       "draft layer is required",
-                       (long long)config->tap_count, (long long)config->stack.layers);
+        return bd_fail(
+            err,
+            "target_layer_ids lists %lld layers for %lld draft layers: one target layer per "
+            "draft layer is required",
+            (long long)config->tap_count, (long long)config->stack.layers);
     for (int64_t i = 0; i < config->tap_count; i++)
         if (config->taps[i] >= target_layers)
-            return bd_fail(err,
-                           "target_layer_ids references layer %lld, beyond the target's %lld layers",
-                           (long long)config->taps[i], (long long)target_layers);
+            return bd_fail(
+                err, "target_layer_ids references layer %lld, beyond the target's %lld layers",
+                (long long)config->taps[i], (long long)target_layers);
     for (int64_t i = 0; i < config->tap_count; i++)
         for (int64_t j = 0; j < i; j++)
             if (config->taps[i] == config->taps[j])
@@ -49,7 +51,8 @@ static bool check_explicit_taps(const bd_draft_config *config, int64_t target_la
     return true;
 }
 
-// --- a new draft -------------------------------------------------------------------------------------
+// --- a new draft
+// -------------------------------------------------------------------------------------
 
 bd_draft_config bd_draft_config_default(void)
 {
@@ -67,7 +70,8 @@ bd_draft_config bd_draft_config_default(void)
 static bool required(const char *name, int64_t value, bd_error *err)
 {
     // Defaults of the reference here are those of a 32-head model, whatever the target is.
-    return value > 0 || bd_fail(err, "draft.%s is missing: the draft's dimensions are not guessed", name);
+    return value > 0 ||
+           bd_fail(err, "draft.%s is missing: the draft's dimensions are not guessed", name);
 }
 
 static bool check_block(const bd_draft_config *config, const char *where, bd_error *err)
@@ -87,25 +91,29 @@ static bool check_block(const bd_draft_config *config, const char *where, bd_err
 bool bd_draft_mask_check(int64_t mask_id, const bd_model_config *target, bd_error *err)
 {
     if (mask_id < 0)
-        return bd_fail(err, "mask_token_id is required: a draft ships no embedding, so it must be an "
-                            "existing, otherwise unused row of the target's");
+        return bd_fail(err,
+                       "mask_token_id is required: a draft ships no embedding, so it must be an "
+                       "existing, otherwise unused row of the target's");
     if (mask_id >= target->vocabulary)
-        return bd_fail(err, "mask_token_id is %lld, an existing row of the target's embedding (0 to %lld) "
-                            "expected",
-                       (long long)mask_id, (long long)target->vocabulary - 1);
+        return bd_fail(
+            err,
+            "mask_token_id is %lld, an existing row of the target's embedding (0 to %lld) "
+            "expected",
+            (long long)mask_id, (long long)target->vocabulary - 1);
     const char *other = mask_id == target->pad ? "pad" : mask_id == target->bos ? "bos" : NULL;
     for (int i = 0; i < target->stop_count && !other; i++)
         if (mask_id == target->stop[i])
             other = "stop";
     if (other)
-        return bd_fail(err, "mask_token_id is %lld, the target's %s token: a token that means something "
-                            "else cannot be the mask",
+        return bd_fail(err,
+                       "mask_token_id is %lld, the target's %s token: a token that means something "
+                       "else cannot be the mask",
                        (long long)mask_id, other);
     return true;
 }
 
-/* What a draft takes from its target. Of the rotary positions only the base: scaling for long contexts
- * is a matter of the export. */
+/* What a draft takes from its target. Of the rotary positions only the base: scaling for long
+ * contexts is a matter of the export. */
 static void inherit(bd_draft_config *config, const bd_model_config *target)
 {
     bd_model_config *stack = &config->stack;
@@ -132,7 +140,8 @@ bool bd_draft_config_complete(bd_draft_config *config, const bd_model_config *ta
         return bd_fail(err, "draft.num_hidden_layers is %lld, at most %d expected",
                        (long long)stack->layers, BD_MOST_TAPS);
     if (full.dropout > 0)
-        return bd_fail(err, "attention_dropout is %g: drafts are trained without dropout, 0 expected",
+        return bd_fail(err,
+                       "attention_dropout is %g: drafts are trained without dropout, 0 expected",
                        full.dropout);
     if (full.tap_count > 0 && !check_explicit_taps(&full, target->layers, err))
         return false;
@@ -148,7 +157,8 @@ bool bd_draft_config_complete(bd_draft_config *config, const bd_model_config *ta
     return true;
 }
 
-// --- one layer's attention ---------------------------------------------------------------------------
+// --- one layer's attention
+// ---------------------------------------------------------------------------
 
 int64_t bd_draft_layer_window(const bd_draft_config *config, int64_t layer)
 {
@@ -162,7 +172,8 @@ bool bd_draft_layer_causal(const bd_draft_config *config, int64_t layer)
     return config->causality == BD_DRAFT_CAUSAL;
 }
 
-// --- reading -----------------------------------------------------------------------------------------
+// --- reading
+// -----------------------------------------------------------------------------------------
 
 /* A field's home: dflash_config if it is there, else the top level. */
 static json_t *home(json_t *root, const char *field)
@@ -172,10 +183,19 @@ static json_t *home(json_t *root, const char *field)
 }
 
 /* Fields of dflash_config that every variant has. */
-static const char *const common_fields[] = {
-    "mask_token_id", "target_layer_ids",    "causal",         "use_swa",     "swa_window_size",
-    "block_size",    "attention_sink_bias", "projector_type", "shift_label", "sample_from_anchor",
-    "is_causal",     "num_target_layers",   NULL};
+static const char *const common_fields[] = {"mask_token_id",
+                                            "target_layer_ids",
+                                            "causal",
+                                            "use_swa",
+                                            "swa_window_size",
+                                            "block_size",
+                                            "attention_sink_bias",
+                                            "projector_type",
+                                            "shift_label",
+                                            "sample_from_anchor",
+                                            "is_causal",
+                                            "num_target_layers",
+                                            NULL};
 
 static bool is_listed(const char *const *names, const char *name)
 {
@@ -194,8 +214,8 @@ static bool is_off(const json_t *value)
 /* Scales that some drafts carry; 1 is harmless, anything else changes the computation. */
 static const char *const scales[] = {"input_embedding_scale", "output_multiplier", NULL};
 
-static bool refuse_unknown_meanings(json_t *root, const char *where, const bd_draft_variant *variant,
-                                    bd_error *err)
+static bool refuse_unknown_meanings(json_t *root, const char *where,
+                                    const bd_draft_variant *variant, bd_error *err)
 {
     json_t *nested = json_object_get(root, "dflash_config"), *value;
     char words[BD_JSON_WORDS];
@@ -203,17 +223,23 @@ static bool refuse_unknown_meanings(json_t *root, const char *where, const bd_dr
     if (nested && !json_is_object(nested))
         return bd_fail(err, "%s: \"dflash_config\" is %s, an object expected", where,
                        bd_json_describe(nested, words));
-    json_object_foreach (nested, name, value)
-        if (!is_listed(common_fields, name) && !is_listed(variant->fields, name) &&
-            !is_listed(scales, name) && !is_off(value))
-            return bd_fail(err, "%s: \"dflash_config.%.60s\" is %s: bdlm does not know what it means for "
-                                "a %s draft",
-                           where, name, bd_json_describe(value, words), variant->projector_type);
+    json_object_foreach(
+        nested, name,
+        value) if (!is_listed(common_fields, name) && !is_listed(variant->fields, name) &&
+                   !is_listed(scales, name) &&
+                   !is_off(value)) return bd_fail(err,
+                                                  "%s: \"dflash_config.%.60s\" is %s: bdlm does "
+                                                  "not know what it means for "
+                                                  "a %s draft",
+                                                  where, name, bd_json_describe(value, words),
+                                                  variant->projector_type);
     for (const char *const *scale = scales; *scale; scale++) {
         value = json_object_get(home(root, *scale), *scale);
-        if (value && !json_is_null(value) && !(json_is_number(value) && json_number_value(value) == 1))
-            return bd_fail(err, "%s: \"%s\" is %s: bdlm does not compute this; 1 or no such field expected",
-                           where, *scale, bd_json_describe(value, words));
+        if (value && !json_is_null(value) &&
+            !(json_is_number(value) && json_number_value(value) == 1))
+            return bd_fail(
+                err, "%s: \"%s\" is %s: bdlm does not compute this; 1 or no such field expected",
+                where, *scale, bd_json_describe(value, words));
     }
     return true;
 }
@@ -237,13 +263,16 @@ static bool read_variant(json_t *root, const char *where, bd_draft_config *confi
     if (json_array_size(list) == 1 && architecture &&
         !strcmp(architecture, config->variant->architecture))
         return true;
-    return bd_fail(err, "%s: \"architectures\" is [\"%.60s\"%s], [\"%s\"] expected for projector_type %s",
-                   where, architecture ? architecture : "?", json_array_size(list) > 1 ? ", ..." : "",
-                   config->variant->architecture, config->variant->projector_type);
+    return bd_fail(
+        err, "%s: \"architectures\" is [\"%.60s\"%s], [\"%s\"] expected for projector_type %s",
+        where, architecture ? architecture : "?", json_array_size(list) > 1 ? ", ..." : "",
+        config->variant->architecture, config->variant->projector_type);
 }
 
-/* Whether slot 0 predicts is the variant's own affair; a file that says otherwise is another draft. */
-static bool check_layout(json_t *root, const char *where, const bd_draft_variant *variant, bd_error *err)
+/* Whether slot 0 predicts is the variant's own affair; a file that says otherwise is another draft.
+ */
+static bool check_layout(json_t *root, const char *where, const bd_draft_variant *variant,
+                         bd_error *err)
 {
     static const char *const names[] = {"shift_label", "sample_from_anchor"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -262,8 +291,9 @@ static bool read_taps(json_t *root, const char *where, bd_draft_config *config, 
 {
     json_t *object = home(root, "target_layer_ids");
     if (!bd_json_has(object, "target_layer_ids"))
-        return bd_fail(err, "%s: \"target_layer_ids\" is missing: which of its target's layers a draft "
-                            "reads cannot be guessed",
+        return bd_fail(err,
+                       "%s: \"target_layer_ids\" is missing: which of its target's layers a draft "
+                       "reads cannot be guessed",
                        where);
     json_t *list = bd_json_array(object, where, "target_layer_ids", err);
     if (!list)
@@ -276,8 +306,8 @@ static bool read_taps(json_t *root, const char *where, bd_draft_config *config, 
         json_t *id = json_array_get(list, (size_t)i);
         config->taps[i] = json_is_integer(id) ? json_integer_value(id) : -2;
         if (config->taps[i] < -1 || config->taps[i] >= BD_MOST_LAYERS)
-            return bd_fail(err, "%s: \"target_layer_ids\"[%lld]: a layer from -1 to %d expected", where,
-                           (long long)i, BD_MOST_LAYERS - 1);
+            return bd_fail(err, "%s: \"target_layer_ids\"[%lld]: a layer from -1 to %d expected",
+                           where, (long long)i, BD_MOST_LAYERS - 1);
     }
     return true;
 }
@@ -314,24 +344,26 @@ static bool read_windows(json_t *root, const char *where, bd_draft_config *confi
     if (!types)
         return false;
     if ((int64_t)json_array_size(types) != config->stack.layers)
-        return bd_fail(err, "%s: \"layer_types\" lists %zu layers, num_hidden_layers is %lld", where,
-                       json_array_size(types), (long long)config->stack.layers);
+        return bd_fail(err, "%s: \"layer_types\" lists %zu layers, num_hidden_layers is %lld",
+                       where, json_array_size(types), (long long)config->stack.layers);
     for (int64_t i = 0; i < config->stack.layers; i++) {
         const char *type = json_string_value(json_array_get(types, (size_t)i));
         if (type && !strcmp(type, "full_attention"))
             continue;
         if (!type || strcmp(type, "sliding_attention"))
-            return bd_fail(err, "%s: \"layer_types\"[%lld] is \"%.60s\", full_attention or "
-                                "sliding_attention expected",
+            return bd_fail(err,
+                           "%s: \"layer_types\"[%lld] is \"%.60s\", full_attention or "
+                           "sliding_attention expected",
                            where, (long long)i, type ? type : "?");
-        if (!bd_json_int(root, where, "sliding_window", 1, INT32_MAX, &config->stack.layer_window[i],
-                         err))
+        if (!bd_json_int(root, where, "sliding_window", 1, INT32_MAX,
+                         &config->stack.layer_window[i], err))
             return false;
     }
     return true;
 }
 
-/* The stack's own fields, read by the model room; what drafts spell differently is taken out first. */
+/* The stack's own fields, read by the model room; what drafts spell differently is taken out first.
+ */
 static bool read_stack(json_t *root, const char *where, bd_draft_config *config, bd_error *err)
 {
     static const char *const known[] = {"dflash_config", "attention_sink_bias", "is_causal", NULL};
@@ -349,8 +381,8 @@ static bool read_stack(json_t *root, const char *where, bd_draft_config *config,
         return bd_fail(err, "%s: \"model_type\" is \"%s\", \"qwen3\" expected for a draft", where,
                        bd_model_family_name(config->stack.family));
     if (ok && config->stack.layers > BD_MOST_TAPS)
-        return bd_fail(err, "%s: \"num_hidden_layers\" is %lld, at most %d expected for a draft", where,
-                       (long long)config->stack.layers, BD_MOST_TAPS);
+        return bd_fail(err, "%s: \"num_hidden_layers\" is %lld, at most %d expected for a draft",
+                       where, (long long)config->stack.layers, BD_MOST_TAPS);
     return ok;
 }
 
@@ -371,8 +403,8 @@ bool bd_draft_config_parse(json_t *root, const char *where, bd_draft_config *con
         !bd_json_bool_if(home(root, "attention_sink_bias"), where, "attention_sink_bias",
                          &config->sink, err) ||
         !bd_json_number_if(root, where, "attention_dropout", 0, 1, &config->dropout, err) ||
-        !bd_json_int_if(home(root, "num_target_layers"), where, "num_target_layers", 0, BD_MOST_LAYERS,
-                        &config->target_layers, err))
+        !bd_json_int_if(home(root, "num_target_layers"), where, "num_target_layers", 0,
+                        BD_MOST_LAYERS, &config->target_layers, err))
         return false;
     if (config->variant->read_config && !config->variant->read_config(config, root, where, err))
         return false;
@@ -389,7 +421,8 @@ bool bd_draft_config_read(const char *path, bd_draft_config *config, bd_error *e
     return ok;
 }
 
-static bool same_size(const char *where, const char *field, int64_t draft, int64_t target, bd_error *err)
+static bool same_size(const char *where, const char *field, int64_t draft, int64_t target,
+                      bd_error *err)
 {
     return draft == target || bd_fail(err, "%s: \"%s\" is %lld, the target's is %lld", where, field,
                                       (long long)draft, (long long)target);
@@ -403,12 +436,14 @@ bool bd_draft_config_fits(const bd_draft_config *config, const bd_model_config *
         return false;
     for (int64_t i = 0; i < config->tap_count; i++)
         if (config->taps[i] >= target->layers)
-            return bd_fail(err, "%s: \"target_layer_ids\" names layer %lld, the target has layers 0 to %lld",
-                           where, (long long)config->taps[i], (long long)target->layers - 1);
+            return bd_fail(
+                err, "%s: \"target_layer_ids\" names layer %lld, the target has layers 0 to %lld",
+                where, (long long)config->taps[i], (long long)target->layers - 1);
     return true;
 }
 
-// --- writing -----------------------------------------------------------------------------------------
+// --- writing
+// -----------------------------------------------------------------------------------------
 
 static json_t *nested_to_json(const bd_draft_config *config)
 {
@@ -418,8 +453,7 @@ static json_t *nested_to_json(const bd_draft_config *config)
     json_t *nested = json_pack("{s:I, s:o}", "mask_token_id", (json_int_t)config->mask_id,
                                "target_layer_ids", taps);
     if (config->causality != BD_DRAFT_BY_LAYER)
-        json_object_set_new(nested, "causal",
-                            json_boolean(config->causality == BD_DRAFT_CAUSAL));
+        json_object_set_new(nested, "causal", json_boolean(config->causality == BD_DRAFT_CAUSAL));
     if (config->window > 0) {
         json_object_set_new(nested, "use_swa", json_true());
         json_object_set_new(nested, "swa_window_size", json_integer(config->window));
@@ -428,7 +462,8 @@ static json_t *nested_to_json(const bd_draft_config *config)
         json_object_set_new(nested, "attention_sink_bias", json_true());
     if (bd_draft_variant_at(0) != config->variant)
         json_object_set_new(nested, "projector_type", json_string(config->variant->projector_type));
-    // Two layouts of a block look alike in every other field, so it is always said which one this is.
+    // Two layouts of a block look alike in every other field, so it is always said which one this
+    // is.
     json_object_set_new(nested, "shift_label", json_boolean(config->variant->label_shift == 1));
     return nested;
 }
@@ -461,9 +496,9 @@ json_t *bd_draft_config_to_json(const bd_draft_config *config)
     if (config->sink)
         json_object_set_new(root, "attention_sink_bias", json_true());
     static const char *const copied[] = {
-        "hidden_size",  "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-        "head_dim",     "intermediate_size", "hidden_act",          "rms_norm_eps",
-        "vocab_size",   "max_position_embeddings", "initializer_range", "attention_bias"};
+        "hidden_size", "num_hidden_layers",       "num_attention_heads", "num_key_value_heads",
+        "head_dim",    "intermediate_size",       "hidden_act",          "rms_norm_eps",
+        "vocab_size",  "max_position_embeddings", "initializer_range",   "attention_bias"};
     for (size_t i = 0; i < sizeof copied / sizeof copied[0]; i++)
         json_object_set(root, copied[i], json_object_get(model, copied[i]));
     json_object_set_new(root, "attention_dropout", json_real(config->dropout));

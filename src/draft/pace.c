@@ -1,7 +1,7 @@
 #include "draft/pace.h"
 
-// A trial is short, because a text may be short and each lost cycle counts; rests double, so that on a
-// text where drafts never help the trials vanish.
+// A trial is short, because a text may be short and each lost cycle counts; rests double, so that
+// on a text where drafts never help the trials vanish.
 enum { FIRST_PLAIN = 2, TRIAL = 4, SHORTEST_REST = 32, LONGEST_REST = 1024 };
 
 bd_pace bd_pace_begin(void)

@@ -1,9 +1,9 @@
 /* pace.h - is drafting worth it here?
  *
- * Verified rows are not free and a draft's guesses can be bad for a whole text, so a run may be slower
- * with a draft than without. The pace compares what drafted cycles cost per token with what a plain
- * pass costs, and rests from drafting while it does not pay, trying again after ever longer rests. It
- * decides about speed alone: the output does not depend on it.
+ * Verified rows are not free and a draft's guesses can be bad for a whole text, so a run may be
+ * slower with a draft than without. The pace compares what drafted cycles cost per token with what
+ * a plain pass costs, and rests from drafting while it does not pay, trying again after ever longer
+ * rests. It decides about speed alone: the output does not depend on it.
  *
  *     bd_pace pace = bd_pace_begin();
  *     bool draft = bd_pace_draft(&pace);                      // before each cycle

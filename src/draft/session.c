@@ -53,8 +53,8 @@ bool bd_draft_commit(bd_draft_session *session, const bd_hidden *accepted_featur
                        (long long)cache->capacity, (long long)cache->length,
                        (long long)accepted_features->rows);
     bd_arena_release(session->arena, 0);
-    bd_draft_cache_extend(session->draft, cache, accepted_features->features, accepted_features->rows,
-                          session->arena);
+    bd_draft_cache_extend(session->draft, cache, accepted_features->features,
+                          accepted_features->rows, session->arena);
     return true;
 }
 
@@ -69,7 +69,8 @@ int64_t bd_draft_length(const bd_draft_session *session)
     return session->cache->length;
 }
 
-int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_proposal *out, bd_error *err)
+int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_proposal *out,
+                         bd_error *err)
 {
     const bd_draft_config *config = &session->draft->config;
     if (last_token < 0 || last_token >= config->stack.vocabulary) {
@@ -101,9 +102,13 @@ int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_propo
     bd_value *hidden = bd_draft_forward_cached(session->draft, &tape, session->cache, block, slots);
 
     size_t bytes = (size_t)count * sizeof(float *);
-    bd_draft_decoding decoding = {.draft = session->draft, .hidden = hidden->data, .slots = slots,
-                                  .last_token = last_token, .position = session->cache->length,
-                                  .sampling = out->sampling, .count = count,
+    bd_draft_decoding decoding = {.draft = session->draft,
+                                  .hidden = hidden->data,
+                                  .slots = slots,
+                                  .last_token = last_token,
+                                  .position = session->cache->length,
+                                  .sampling = out->sampling,
+                                  .count = count,
                                   .tokens = bd_arena_ints(session->arena, count),
                                   .q = memset(bd_arena_alloc(session->arena, bytes), 0, bytes),
                                   .arena = session->arena};
@@ -115,7 +120,8 @@ int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_propo
     return count;
 }
 
-// --- greedy ------------------------------------------------------------------------------------------
+// --- greedy
+// ------------------------------------------------------------------------------------------
 
 typedef struct {
     const float *logits;
@@ -141,7 +147,7 @@ void bd_draft_decode_greedy(const bd_draft_decoding *decoding, int64_t first)
     bd_model *target = decoding->draft->target;
     int64_t vocabulary = target->config.vocabulary;
     float *logits = bd_arena_floats(decoding->arena, decoding->count * vocabulary);
-    bd_model_logits(target, decoding->hidden + first * target->config.hidden, decoding->count, logits,
-                    decoding->arena);
+    bd_model_logits(target, decoding->hidden + first * target->config.hidden, decoding->count,
+                    logits, decoding->arena);
     bd_best_tokens(logits, decoding->count, vocabulary, decoding->tokens);
 }

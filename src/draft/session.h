@@ -1,9 +1,10 @@
 /* session.h - drafting beside a target that generates: begin, propose, commit.
  *
- * A session follows one sequence. It is told the target's features of every token the target has read
- * and keeps what they mean for the draft: each layer's keys and values of the context. A proposal is one
- * pass over one block anchored at the newest token, which the target has not read yet; nothing of it is
- * kept. The context can be cut back to any length. Source: draft-family 7.3; decision 17.
+ * A session follows one sequence. It is told the target's features of every token the target has
+ * read and keeps what they mean for the draft: each layer's keys and values of the context. A
+ * proposal is one pass over one block anchored at the newest token, which the target has not read
+ * yet; nothing of it is kept. The context can be cut back to any length. Source: draft-family 7.3;
+ * decision 17.
  *
  *     bd_draft_session *s = bd_draft_session_create(draft, capacity, &err);
  *     bd_draft_begin(s, &prompt_features, &err);
@@ -32,8 +33,8 @@ typedef struct {
     /* Out, valid until the session's next call. */
     int64_t count;
     const int32_t *tokens;
-    const float *const *q;       /* [count] rows [V] the tokens were drawn from; NULL: one-hot */
-    const float *hidden;         /* [slots, H] of the block's slots that were computed */
+    const float *const *q; /* [count] rows [V] the tokens were drawn from; NULL: one-hot */
+    const float *hidden;   /* [slots, H] of the block's slots that were computed */
     int64_t slots;
 } bd_proposal;
 
@@ -44,9 +45,10 @@ void bd_draft_session_free(bd_draft_session *session);
 /* Forget everything, then commit the features of a prompt (of its first part: commit the rest). */
 bool bd_draft_begin(bd_draft_session *session, const bd_hidden *prompt_features, bd_error *err);
 
-/* Propose the tokens after last_token, which stands right behind the committed ones. Returns how many;
- * negative: the context is full. */
-int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_proposal *out, bd_error *err);
+/* Propose the tokens after last_token, which stands right behind the committed ones. Returns how
+ * many; negative: the context is full. */
+int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_proposal *out,
+                         bd_error *err);
 
 bool bd_draft_commit(bd_draft_session *session, const bd_hidden *accepted_features, bd_error *err);
 
@@ -57,11 +59,12 @@ int64_t bd_draft_length(const bd_draft_session *session);
 /* best[r] = arg max of logits row r, [rows, vocabulary]; rows are shared out over threads. */
 void bd_best_tokens(const float *logits, int64_t rows, int64_t vocabulary, int32_t *best);
 
-/* --- for variants: from hidden states to tokens ---------------------------------------------------- */
+/* --- for variants: from hidden states to tokens
+ * ---------------------------------------------------- */
 
 typedef struct bd_draft_decoding {
     bd_draft *draft;
-    const float *hidden;         /* [slots, H] */
+    const float *hidden; /* [slots, H] */
     int64_t slots;
     int32_t last_token;          /* the anchor */
     int64_t position;            /* its position: how many tokens of context there are */

@@ -12,7 +12,8 @@ bd_generation bd_generation_default(void)
     return (bd_generation){.sampling = bd_sampling_default(), .most = 128, .most_proposed = -1};
 }
 
-// --- acceptance --------------------------------------------------------------------------------------
+// --- acceptance
+// --------------------------------------------------------------------------------------
 
 bd_draws bd_draws_at(uint64_t seed, int64_t position)
 {
@@ -23,7 +24,8 @@ bd_draws bd_draws_at(uint64_t seed, int64_t position)
                       .residual = bd_random_uniform(key, BD_STREAM_RESIDUAL, index)};
 }
 
-static int32_t pick_residual(const float *p, const float *q, int64_t vocabulary, float u, float *scratch)
+static int32_t pick_residual(const float *p, const float *q, int64_t vocabulary, float u,
+                             float *scratch)
 {
     double sum = 0;
     for (int64_t i = 0; i < vocabulary; i++) {
@@ -52,18 +54,19 @@ bool bd_accept_token(const float *p, const float *q, int64_t vocabulary, int32_t
     return false;
 }
 
-// --- one text ----------------------------------------------------------------------------------------
+// --- one text
+// ----------------------------------------------------------------------------------------
 
 typedef struct {
     bd_decoder *decoder;
     const bd_generation *options;
     bd_generation_report *report;
     bd_pace pace;
-    bd_arena *arena;   // of one cycle
+    bd_arena *arena; // the decoder's
     int32_t *out;
-    int64_t count;     // tokens in out
-    int32_t next;      // chosen, not yet in out
-    int64_t position;  // of next
+    int64_t count;    // tokens in out
+    int32_t next;     // chosen, not yet in out
+    int64_t position; // of next
     bool ended;
 } text;
 
@@ -102,10 +105,12 @@ static int64_t judge(text *t, const bd_proposal *proposal, const float *logits, 
         *bonus = best[accepted];
         return accepted;
     }
-    float *p = bd_arena_floats(t->arena, vocabulary), *scratch = bd_arena_floats(t->arena, vocabulary);
+    float *p = bd_arena_floats(t->arena, vocabulary),
+          *scratch = bd_arena_floats(t->arena, vocabulary);
     for (;; accepted++) {
         const bd_draws u = bd_draws_at(sampling->seed, t->position + 1 + accepted);
-        bd_sampling_probabilities(sampling, logits + accepted * vocabulary, vocabulary, p, t->arena);
+        bd_sampling_probabilities(sampling, logits + accepted * vocabulary, vocabulary, p,
+                                  t->arena);
         if (accepted == proposal->count) {
             *bonus = bd_sampling_pick(p, vocabulary, u.sample);
             return accepted;
@@ -157,7 +162,7 @@ static bool run_cycle(text *t, bd_error *err)
     c.emitted = put(t, &t->next, 1);
     if (t->ended && !t->options->whole_blocks)
         return true;
-    bd_arena_release(t->arena, 0);
+    size_t mark = bd_arena_mark(t->arena);
     double start = bd_seconds();
     bd_proposal proposal = {.limit = wanted(t), .sampling = &t->options->sampling};
     if (proposal.limit > 0 && bd_decoder_propose(t->decoder, t->next, &proposal, err) < 0)
@@ -184,6 +189,7 @@ static bool run_cycle(text *t, bd_error *err)
     t->next = bonus;
     t->position += accepted + 1;
     count_cycle(t, &c);
+    bd_arena_release(t->arena, mark);
     return true;
 }
 
@@ -200,7 +206,8 @@ static bool check(const bd_decoder *decoder, int64_t count, const bd_generation 
     if (count > bd_decoder_capacity(decoder) - extra ||
         o->most > bd_decoder_capacity(decoder) - extra - count)
         return bd_fail(err, "a prompt of %lld and %lld new tokens do not fit a context of %lld",
-                       (long long)count, (long long)o->most, (long long)bd_decoder_capacity(decoder));
+                       (long long)count, (long long)o->most,
+                       (long long)bd_decoder_capacity(decoder));
     return true;
 }
 
@@ -214,28 +221,33 @@ int64_t bd_generate(bd_decoder *decoder, const int32_t *prompt, int64_t count,
     if (!check(decoder, count, options, err))
         return -1;
     report->prompt_read = count - bd_decoder_known(decoder, prompt, count);
-    text t = {.decoder = decoder, .options = options, .report = report, .out = out, .position = count,
-              .pace = bd_pace_begin()};
-    t.arena = bd_arena_create(0, err);
-    if (!t.arena)
-        return -1;
+    text t = {.decoder = decoder,
+              .options = options,
+              .report = report,
+              .out = out,
+              .position = count,
+              .pace = bd_pace_begin(),
+              .arena = bd_decoder_scratch(decoder)};
+    size_t mark = bd_arena_mark(t.arena);
     double start = bd_seconds();
     const float *logits = bd_decoder_follow(decoder, prompt, count, err);
     bool ok = logits != NULL;
     if (ok) {
         const bd_draws u = bd_draws_at(options->sampling.seed, count);
-        t.next = bd_sampling_token(&options->sampling, logits,
-                                   bd_decoder_target(decoder)->config.vocabulary, u.sample, t.arena);
+        t.next =
+            bd_sampling_token(&options->sampling, logits,
+                              bd_decoder_target(decoder)->config.vocabulary, u.sample, t.arena);
     }
     report->prefill_seconds = bd_seconds() - start;
     while (ok && !t.ended)
         ok = run_cycle(&t, err);
     report->new_tokens = t.count;
-    bd_arena_destroy(t.arena);
+    bd_arena_release(t.arena, mark);
     return ok ? t.count : -1;
 }
 
-// --- what it is worth --------------------------------------------------------------------------------
+// --- what it is worth
+// --------------------------------------------------------------------------------
 
 double bd_accept_length(const bd_generation_report *report)
 {

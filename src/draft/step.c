@@ -9,7 +9,8 @@ bd_draft_objective bd_draft_objective_default(void)
                                 .distill = true};
 }
 
-// --- blocks ------------------------------------------------------------------------------------------
+// --- blocks
+// ------------------------------------------------------------------------------------------
 
 /* The kept blocks of each row moved together, and for each the column it came from. */
 typedef struct {
@@ -54,8 +55,8 @@ static compact_blocks compact(const bd_draft_batch *batch, bd_arena *arena)
 }
 
 /* Rows of `width` floats a slot from the compact layout back to the batch's. */
-static void spread(const bd_draft_step *step, const compact_blocks *c, const float *from, int64_t width,
-                   float *to)
+static void spread(const bd_draft_step *step, const compact_blocks *c, const float *from,
+                   int64_t width, float *to)
 {
     int64_t bs = step->blocks.block_size, columns = step->batch->anchors->blocks;
     size_t block = (size_t)(bs * width) * sizeof(float);
@@ -67,10 +68,11 @@ static void spread(const bd_draft_step *step, const compact_blocks *c, const flo
         }
 }
 
-// --- the teacher -------------------------------------------------------------------------------------
+// --- the teacher
+// -------------------------------------------------------------------------------------
 
-/* Rows of the teacher that are read, after the target's final norm; each once, however many overlapping
- * blocks read it. */
+/* Rows of the teacher that are read, after the target's final norm; each once, however many
+ * overlapping blocks read it. */
 static const float *normed_row(const bd_draft_step *step, int64_t row, const float **known)
 {
     bd_model *target = step->draft->target;
@@ -118,21 +120,24 @@ double bd_draft_step_factor(const bd_draft_step *step, double weight)
     return bd_weighted_mean(1, weight);
 }
 
-// --- the step ----------------------------------------------------------------------------------------
+// --- the step
+// ----------------------------------------------------------------------------------------
 
 static bool check(const bd_draft *draft, const bd_draft_batch *batch,
                   const bd_draft_objective *objective, bd_error *err)
 {
     int64_t bs = draft->config.block_size;
     if (batch->length % bs)
-        return bd_fail(err,
-                       "seq_len (%lld) must be divisible by block_size (%lld). Adjust the sequence length "
-                       "or use padding.",
-                       (long long)batch->length, (long long)bs);
+        return bd_fail(
+            err,
+            "seq_len (%lld) must be divisible by block_size (%lld). Adjust the sequence length "
+            "or use padding.",
+            (long long)batch->length, (long long)bs);
     if (batch->teacher_kind == BD_TEACHER_NONE &&
         (objective->distill || draft->config.variant->needs_teacher))
-        return bd_fail(err, "a %s draft that learns from its target's distribution needs the target's "
-                            "logits or final hidden states; the batch has neither",
+        return bd_fail(err,
+                       "a %s draft that learns from its target's distribution needs the target's "
+                       "logits or final hidden states; the batch has neither",
                        draft->config.variant->projector_type);
     return bd_weighting_check(&objective->weighting, err);
 }
@@ -141,34 +146,40 @@ static void prepare(bd_draft_step *step, const compact_blocks *c)
 {
     const bd_draft_batch *batch = step->batch;
     bd_arena *arena = step->tape->arena;
-    step->blocks = (bd_block_batch){.rows = batch->rows, .length = batch->length,
+    step->blocks = (bd_block_batch){.rows = batch->rows,
+                                    .length = batch->length,
                                     .block_size = step->draft->config.block_size,
-                                    .tokens = batch->tokens, .loss_mask = batch->loss_mask,
+                                    .tokens = batch->tokens,
+                                    .loss_mask = batch->loss_mask,
                                     .anchors = &c->anchors};
     step->slots = bd_block_slots(&step->blocks);
     step->targets =
         bd_block_targets_make(&step->blocks, step->draft->config.variant->label_shift, arena);
     step->weights = bd_arena_zeros(arena, step->slots);
-    int32_t *tokens = bd_arena_ints(arena, step->slots), *positions = bd_arena_ints(arena, step->slots);
+    int32_t *tokens = bd_arena_ints(arena, step->slots),
+            *positions = bd_arena_ints(arena, step->slots);
     bd_block_noise(&step->blocks, (int32_t)step->draft->config.mask_id, tokens);
     bd_block_positions(&step->blocks, positions);
-    step->context = bd_draft_context(step->draft, step->tape, batch->features,
-                                     batch->rows * batch->length);
-    const bd_draft_blocks blocks = {.rows = batch->rows, .length = batch->length,
-                                    .anchors = &c->anchors, .context = step->context,
-                                    .tokens = tokens, .positions = positions};
+    step->context =
+        bd_draft_context(step->draft, step->tape, batch->features, batch->rows * batch->length);
+    const bd_draft_blocks blocks = {.rows = batch->rows,
+                                    .length = batch->length,
+                                    .anchors = &c->anchors,
+                                    .context = step->context,
+                                    .tokens = tokens,
+                                    .positions = positions};
     step->hidden = bd_draft_forward(step->draft, step->tape, &blocks);
 }
 
 bool bd_draft_step_run(bd_draft *draft, bd_tape *tape, const bd_draft_batch *batch,
-                       const bd_draft_objective *objective, bd_draft_form form, bd_draft_record *record,
-                       bd_draft_loss *loss, bd_error *err)
+                       const bd_draft_objective *objective, bd_draft_form form,
+                       bd_draft_record *record, bd_draft_loss *loss, bd_error *err)
 {
     *loss = (bd_draft_loss){0};
     if (!check(draft, batch, objective, err))
         return false;
-    bd_draft_step step = {.draft = draft, .tape = tape, .batch = batch, .objective = objective,
-                          .form = form};
+    bd_draft_step step = {
+        .draft = draft, .tape = tape, .batch = batch, .objective = objective, .form = form};
     step.blocks.block_size = draft->config.block_size;
     compact_blocks *c = bd_arena_alloc(tape->arena, sizeof *c); // notes on the tape point to it
     *c = compact(batch, tape->arena);
@@ -197,9 +208,12 @@ void bd_draft_observe(bd_draft *draft, const int32_t *tokens, int64_t rows, int6
     for (int64_t b = 0; b < rows; b++) {
         size_t mark = bd_arena_mark(scratch);
         bd_tape tape = bd_tape_begin(scratch, target->compute, false);
-        bd_hidden_request request = {.layers = layers, .count = draft->config.tap_count,
+        bd_hidden_request request = {.layers = layers,
+                                     .count = draft->config.tap_count,
                                      .out = features ? features + b * length * width : NULL};
-        const bd_forward input = {.tokens = tokens + b * length, .rows = 1, .length = length,
+        const bd_forward input = {.tokens = tokens + b * length,
+                                  .rows = 1,
+                                  .length = length,
                                   .hidden = features ? &request : NULL};
         const bd_value *last = bd_model_forward(target, &tape, &input);
         if (hidden)

@@ -1,15 +1,17 @@
 /* step.h - one training step of a drafter: from a batch to a loss and gradients.
  *
- * The order is the same for every variant: which blocks, their input and targets, the backbone, then the
- * variant's loss. The loss stays a sum and a weight; whether an update's total weight trains anything is
- * decided once per update (decision 26). The divided form exists for one batch alone, as the golden
- * cases have it. Blocks that are not kept cost nothing: the kept ones of each row are moved together
- * first. Source: draft-family 5.1 to 5.3, 5.7.
+ * The order is the same for every variant: which blocks, their input and targets, the backbone,
+ * then the variant's loss. The loss stays a sum and a weight; whether an update's total weight
+ * trains anything is decided once per update (decision 26). The divided form exists for one batch
+ * alone, as the golden cases have it. Blocks that are not kept cost nothing: the kept ones of each
+ * row are moved together first. Source: draft-family 5.1 to 5.3, 5.7.
  *
  *     bd_tape tape = bd_tape_begin(arena, draft->compute, true);
  *     bd_draft_loss loss;
- *     if (!bd_draft_step_run(draft, &tape, &batch, &objective, BD_DRAFT_SUM, NULL, &loss, &err)) ...
- *     // gradients of loss.sum were added to the parameters; bd_weighted_mean(loss.sum, loss.weight)
+ *     if (!bd_draft_step_run(draft, &tape, &batch, &objective, BD_DRAFT_SUM, NULL, &loss, &err))
+ * ...
+ *     // gradients of loss.sum were added to the parameters; bd_weighted_mean(loss.sum,
+ * loss.weight)
  */
 #ifndef BD_DRAFT_STEP_H
 #define BD_DRAFT_STEP_H
@@ -52,26 +54,27 @@ typedef struct bd_draft_loss {
 /* Gradients of loss.sum, or of bd_weighted_mean(loss.sum, loss.weight). */
 typedef enum { BD_DRAFT_SUM, BD_DRAFT_MEAN } bd_draft_form;
 
-/* What else to keep, in the layout of the batch's anchors; NULL: not wanted. Slots of blocks that are
- * not kept are 0. */
+/* What else to keep, in the layout of the batch's anchors; NULL: not wanted. Slots of blocks that
+ * are not kept are 0. */
 typedef struct {
     float *hidden;  /* [B, N * bs, H] */
     float *weights; /* [B, N, bs] */
 } bd_draft_record;
 
-/* Forward, and with a recording tape backward: adds to the gradients of all trainable parameters. A step
- * with nothing to supervise adds nothing and is no error. Refused: rows that blocks do not divide, a
- * missing teacher, a bad weighting. */
+/* Forward, and with a recording tape backward: adds to the gradients of all trainable parameters. A
+ * step with nothing to supervise adds nothing and is no error. Refused: rows that blocks do not
+ * divide, a missing teacher, a bad weighting. */
 bool bd_draft_step_run(bd_draft *draft, bd_tape *tape, const bd_draft_batch *batch,
-                       const bd_draft_objective *objective, bd_draft_form form, bd_draft_record *record,
-                       bd_draft_loss *loss, bd_error *err);
+                       const bd_draft_objective *objective, bd_draft_form form,
+                       bd_draft_record *record, bd_draft_loss *loss, bd_error *err);
 
-/* Run the target over token rows and keep what a batch needs of it: features [rows * length, taps * H]
- * and its final hidden states [rows * length, H] (BD_TEACHER_HIDDEN); either may be NULL. */
+/* Run the target over token rows and keep what a batch needs of it: features [rows * length, taps *
+ * H] and its final hidden states [rows * length, H] (BD_TEACHER_HIDDEN); either may be NULL. */
 void bd_draft_observe(bd_draft *draft, const int32_t *tokens, int64_t rows, int64_t length,
                       float *features, float *hidden, bd_arena *scratch);
 
-/* --- for variants ---------------------------------------------------------------------------------- */
+/* --- for variants
+ * ---------------------------------------------------------------------------------- */
 
 typedef struct bd_draft_step {
     bd_draft *draft;

@@ -49,8 +49,8 @@ bd_block_targets bd_block_targets_make(const bd_block_batch *batch, int shift, b
         int64_t index = anchors->anchor[block] + k + shift;
         int64_t position = least(index, batch->length - 1);
         int64_t at = row * batch->length + position;
-        bool counts = anchors->keep[block] && index < batch->length && batch->loss_mask[at] > 0.5f &&
-                      (shift == 1 || k > 0);
+        bool counts = anchors->keep[block] && index < batch->length &&
+                      batch->loss_mask[at] > 0.5f && (shift == 1 || k > 0);
         t.token[i] = batch->tokens[at];
         t.position[i] = (int32_t)position;
         t.supervised[i] = counts ? 1.0f : 0.0f;
@@ -85,7 +85,8 @@ bool bd_weighting_check(const bd_weighting *weighting, bd_error *err)
     return true;
 }
 
-/* Weights of one block by confidence: a slot counts as long as the slots before it are likely right. */
+/* Weights of one block by confidence: a slot counts as long as the slots before it are likely
+ * right. */
 static void dpace_block(float alpha, int64_t first, int64_t block_size, const float *supervised,
                         const float *cross_entropy, float *weights)
 {

@@ -39,13 +39,15 @@ static bool run_cycle(progress *p, int32_t *best, bd_error *err)
     return true;
 }
 
-bool bd_validate(const bd_validation *validation, const int32_t *prompt, int64_t count, int64_t output,
-                 int64_t steps, int64_t *accepted, int64_t *cycles, bd_error *err)
+bool bd_validate(const bd_validation *validation, const int32_t *prompt, int64_t count,
+                 int64_t output, int64_t steps, int64_t *accepted, int64_t *cycles, bd_error *err)
 {
     if (count < 1 || output < 1 || steps < 0 || steps > BD_MOST_BLOCK)
-        return bd_fail(err, "validation of %lld tokens with %lld drafts after a prompt of %lld: at least 1, "
-                            "0 to %d and at least 1 expected",
-                       (long long)output, (long long)steps, (long long)count, BD_MOST_BLOCK);
+        return bd_fail(
+            err,
+            "validation of %lld tokens with %lld drafts after a prompt of %lld: at least 1, "
+            "0 to %d and at least 1 expected",
+            (long long)output, (long long)steps, (long long)count, BD_MOST_BLOCK);
     progress p = {.validation = validation, .count = count, .most = count + output, .steps = steps};
     p.tokens = calloc((size_t)(p.most + steps + 2), sizeof *p.tokens);
     int32_t *best = calloc((size_t)(steps + 2), sizeof *best);
@@ -63,10 +65,11 @@ bool bd_validate(const bd_validation *validation, const int32_t *prompt, int64_t
     return ok;
 }
 
-// --- a real target and draft -------------------------------------------------------------------------
+// --- a real target and draft
+// -------------------------------------------------------------------------
 
-static int64_t propose(void *self, const int32_t *tokens, int64_t count, int64_t steps, int32_t *base,
-                       int32_t *drafts, bd_error *err)
+static int64_t propose(void *self, const int32_t *tokens, int64_t count, int64_t steps,
+                       int32_t *base, int32_t *drafts, bd_error *err)
 {
     bd_decoder *decoder = self;
     const float *logits = bd_decoder_follow(decoder, tokens, count, err);

@@ -1,8 +1,9 @@
 /* variant.h - what tells one drafter from another.
  *
- * Every drafter of the family reads blocks the same way with the same backbone. What differs is an entry
- * of the table in variant.c: which token a slot predicts, the tensors of its head, its fields in
- * config.json, its loss, and how its slots become tokens. A new variant is one file and one entry.
+ * Every drafter of the family reads blocks the same way with the same backbone. What differs is an
+ * entry of the table in variant.c: which token a slot predicts, the tensors of its head, its fields
+ * in config.json, its loss, and how its slots become tokens. A new variant is one file and one
+ * entry.
  *
  *     const bd_draft_variant *variant = bd_draft_variant_find("dflash", &err);
  */
@@ -29,15 +30,16 @@ typedef struct bd_draft_variant {
 
     /* Fields of its own in dflash_config, NULL at the end; any other name there is refused. */
     const char *const *fields;
-    bool (*read_config)(struct bd_draft_config *config, json_t *root, const char *where, bd_error *err);
+    bool (*read_config)(struct bd_draft_config *config, json_t *root, const char *where,
+                        bd_error *err);
     /* Adds its fields for an export, to the file's object and to the dflash_config inside. */
     void (*write_config)(const struct bd_draft_config *config, json_t *root, json_t *nested);
 
     /* Lists the tensors of its head behind those of the backbone (bd_draft_builder_add). */
     void (*build)(struct bd_draft *draft, struct bd_draft_builder *builder);
 
-    /* The loss of one step: fills `loss`, and in a recording step leaves the gradient of the weighted
-     * sum in step->hidden->gradient and in its own parameters (step.h). */
+    /* The loss of one step: fills `loss`, and in a recording step leaves the gradient of the
+     * weighted sum in step->hidden->gradient and in its own parameters (step.h). */
     void (*loss)(struct bd_draft_step *step, struct bd_draft_loss *loss);
 
     /* From a block's hidden states to proposed tokens (session.h). */

@@ -1,5 +1,5 @@
-// Keys and values of the tokens read so far. Each layer's rows are contiguous, so attention reads the
-// cache in place, and cutting it back is setting a length.
+// Keys and values of the tokens read so far. Each layer's rows are contiguous, so attention reads
+// the cache in place, and cutting it back is setting a length.
 #include <assert.h>
 #include <stdlib.h>
 
@@ -23,8 +23,12 @@ bd_cache *bd_cache_create(const bd_model *model, int64_t capacity, bd_error *err
         free(rows);
         return NULL;
     }
-    *cache = (bd_cache){.layers = c->layers, .capacity = capacity, .width = width, .key = rows,
-                        .value = rows + c->layers, .owned = arena};
+    *cache = (bd_cache){.layers = c->layers,
+                        .capacity = capacity,
+                        .width = width,
+                        .key = rows,
+                        .value = rows + c->layers,
+                        .owned = arena};
     for (int64_t layer = 0; layer < c->layers; layer++) {
         cache->key[layer] = bd_arena_floats(arena, capacity * width);
         cache->value[layer] = bd_arena_floats(arena, capacity * width);

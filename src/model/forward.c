@@ -1,9 +1,9 @@
 // The forward pass: one for training, evaluation and generation.
 //
-// Generation and evaluation share their bits. With tape->recording off, the logits of a token depend on
-// the tokens it may see and on nothing else: not on how the prompt was cut into calls, how many tokens
-// are verified at once, whether a cache is used, or the number of threads. Recording changes nothing in
-// the arithmetic either; it only keeps what the way back needs.
+// Generation and evaluation share their bits. With tape->recording off, the logits of a token
+// depend on the tokens it may see and on nothing else: not on how the prompt was cut into calls,
+// how many tokens are verified at once, whether a cache is used, or the number of threads.
+// Recording changes nothing in the arithmetic either; it only keeps what the way back needs.
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -30,8 +30,8 @@ static const int32_t *positions_of(bd_tape *tape, const bd_forward *input)
     return positions;
 }
 
-/* The caller's rule, or causal. With a cache the queries are the new tokens and the keys are all of the
- * cache and then the new tokens; without one both are the row. */
+/* The caller's rule, or causal. With a cache the queries are the new tokens and the keys are all of
+ * the cache and then the new tokens; without one both are the row. */
 static bd_visibility rule_of(const bd_forward *input)
 {
     bd_visibility rule = {.kind = BD_CAUSAL};
@@ -48,8 +48,8 @@ static bd_visibility rule_of(const bd_forward *input)
     return rule;
 }
 
-/* A layer with a window of its own keeps it whatever the rule of the pass is (A-03): it stays causal.
- * Documents still do not see each other. */
+/* A layer with a window of its own keeps it whatever the rule of the pass is (A-03): it stays
+ * causal. Documents still do not see each other. */
 static bd_visibility layer_rule(const pass *p, int64_t window)
 {
     bd_visibility rule = p->rule;
@@ -93,9 +93,12 @@ static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_
     }
     bd_visibility *rule = bd_arena_alloc(tape->arena, sizeof *rule);
     *rule = layer_rule(p, c->layer_window[index]);
-    const bd_attention attention = {.rule = rule, .batch = p->rows,
-                                    .query_heads = c->query_heads, .key_heads = c->key_heads,
-                                    .head_size = c->head_size, .compute = tape->compute,
+    const bd_attention attention = {.rule = rule,
+                                    .batch = p->rows,
+                                    .query_heads = c->query_heads,
+                                    .key_heads = c->key_heads,
+                                    .head_size = c->head_size,
+                                    .compute = tape->compute,
                                     .scale = 1 / sqrtf((float)c->head_size)};
     bd_value *seen = bd_op_attention(tape, query, key, value, &attention, NULL);
     return bd_op_add(tape, x, bd_op_linear(tape, seen, layer->output, layer->output_bias));
@@ -116,8 +119,8 @@ static bd_value *run_layer(const pass *p, bd_tape *tape, int64_t index, bd_value
     return bd_layer_mlp(tape, &p->model->layers[index], x, (float)p->model->config.norm_eps);
 }
 
-/* Where nobody will come back to a layer's inner results, x is updated in place and the rest forgotten:
- * a long prompt holds one layer's attention and a piece of its MLP, not all layers. */
+/* Where nobody will come back to a layer's inner results, x is updated in place and the rest
+ * forgotten: a long prompt holds one layer's attention and a piece of its MLP, not all layers. */
 static void update_in_place(const pass *p, bd_tape *tape, int64_t index, bd_value *x)
 {
     enum { MLP_ROWS = 1024 }; // enough to keep the products busy
@@ -134,7 +137,8 @@ static void update_in_place(const pass *p, bd_tape *tape, int64_t index, bd_valu
     }
 }
 
-// --- a layer that is run again on the way back ----------------------------------------------------
+// --- a layer that is run again on the way back
+// ----------------------------------------------------
 
 typedef struct {
     const pass *p;
@@ -147,6 +151,8 @@ static void layer_back(bd_tape *tape, void *context)
     const layer_note *n = context;
     bd_tape again = bd_tape_begin(tape->arena, tape->compute, true);
     bd_value *y = run_layer(n->p, &again, n->index, n->x);
+    if (!y->gradient)
+        return; // frozen up to here
     memcpy(y->gradient, n->y->gradient, (size_t)(y->rows * y->width) * sizeof(float));
     bd_tape_backward(&again);
 }
@@ -163,7 +169,8 @@ static bd_value *run_forgetfully(const pass *p, bd_tape *tape, int64_t index, bd
     return y;
 }
 
-// --- the pass ---------------------------------------------------------------------------------------
+// --- the pass
+// ---------------------------------------------------------------------------------------
 
 static bool anything_trained(const bd_model *model)
 {
@@ -199,8 +206,11 @@ bd_value *bd_model_forward(bd_model *model, bd_tape *tape, const bd_forward *inp
     assert(!cache || cache->length + input->length <= cache->capacity);
 
     pass *p = bd_arena_alloc(tape->arena, sizeof *p);
-    *p = (pass){.model = model, .rows = input->rows, .positions = positions_of(tape, input),
-                .rule = rule_of(input), .cache = cache};
+    *p = (pass){.model = model,
+                .rows = input->rows,
+                .positions = positions_of(tape, input),
+                .rule = rule_of(input),
+                .cache = cache};
     int64_t rows = input->rows * input->length;
     bd_value *x = bd_op_embedding(tape, model->embedding, input->tokens, rows);
     for (int64_t i = 0; i < c->layers; i++) {
@@ -225,7 +235,7 @@ void bd_model_logits(bd_model *model, const float *hidden, int64_t rows, float *
                      bd_arena *scratch)
 {
     size_t mark = bd_arena_mark(scratch);
-    bd_matmul(bd_parameter_forward(model->head, model->compute), hidden, rows,
-              model->config.hidden, NULL, logits, model->config.vocabulary, BD_STORE, scratch);
+    bd_matmul(bd_parameter_forward(model->head, model->compute), hidden, rows, model->config.hidden,
+              NULL, logits, model->config.vocabulary, BD_STORE, scratch);
     bd_arena_release(scratch, mark);
 }

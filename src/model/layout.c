@@ -7,8 +7,8 @@ typedef enum { NOTHING, HIDDEN, QUERY, KEY, HEAD_SIZE, INTERMEDIATE, VOCABULARY 
 typedef enum { ALWAYS, QKV_BIAS, OUTPUT_BIAS, QK_NORM } condition;
 
 typedef struct {
-    const char *name; // after "model.layers.N."
-    size_t place;     // in bd_layer
+    const char *name;      // after "model.layers.N."
+    size_t place;          // in bd_layer
     dimension rows, width; // width NOTHING: a vector
     bd_initial initial;
     condition when;
@@ -96,8 +96,8 @@ int64_t bd_model_layout(const bd_model_config *config, bd_model_tensor *out)
                                            ALWAYS};
     static const layer_tensor norm = {
         "model.norm.weight", offsetof(bd_model, norm), HIDDEN, NOTHING, BD_INITIAL_ONE, ALWAYS};
-    static const layer_tensor head = {
-        "lm_head.weight", offsetof(bd_model, head), VOCABULARY, HIDDEN, BD_INITIAL_NORMAL, ALWAYS};
+    static const layer_tensor head = {"lm_head.weight", offsetof(bd_model, head), VOCABULARY,
+                                      HIDDEN,           BD_INITIAL_NORMAL,        ALWAYS};
 
     list l = {.config = config, .out = out};
     add(&l, -1, &embedding);

@@ -58,8 +58,8 @@ static bd_model *describe(const bd_model_config *config, bd_dtype compute, bd_er
     if (config->tied_head)
         model->head = model->embedding;
     model->parameters = (bd_parameters){.items = own->items, .count = count};
-    model->rope = (bd_rope){.head_size = config->head_size,
-                            .inverse_frequency = own->inverse_frequency};
+    model->rope =
+        (bd_rope){.head_size = config->head_size, .inverse_frequency = own->inverse_frequency};
     bd_rope_frequencies(&config->rope, config->head_size, own->inverse_frequency,
                         &model->rope.factor);
     return model;
@@ -106,7 +106,8 @@ bd_model *bd_model_create(const bd_model_config *config, uint64_t seed, bd_dtype
     return model;
 }
 
-// --- opening a folder ------------------------------------------------------------------------------
+// --- opening a folder
+// ------------------------------------------------------------------------------
 
 /* All that is wrong with a folder's tensors, in one line that fits an error. */
 typedef struct {
@@ -119,8 +120,8 @@ static void complain(complaints *c, const char *kind, const char *name, const ch
 {
     c->count++;
     size_t room = sizeof c->text - c->used;
-    int length = snprintf(c->text + c->used, room, "%s%s %.120s%s", c->used ? "; " : "", kind, name,
-                          detail);
+    int length =
+        snprintf(c->text + c->used, room, "%s%s %.120s%s", c->used ? "; " : "", kind, name, detail);
     if (length < 0 || (size_t)length >= room) {
         c->text[c->used] = '\0';
         c->untold++;
@@ -133,8 +134,8 @@ static void write_shape(char *out, size_t size, int rank, const int64_t *shape)
 {
     size_t used = (size_t)snprintf(out, size, "[");
     for (int i = 0; i < rank && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s%lld", i ? ", " : "",
-                                 (long long)shape[i]);
+        used +=
+            (size_t)snprintf(out + used, size - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
     if (used < size)
         snprintf(out + used, size - used, "]");
 }
@@ -170,9 +171,9 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Tensors that carry no information of their own: a tied head written a second time (Hugging Face ties
- * after loading, so its values are never used there either), and rotary frequencies, which old exports
- * hold though config.json says the same. */
+/* Tensors that carry no information of their own: a tied head written a second time (Hugging Face
+ * ties after loading, so its values are never used there either), and rotary frequencies, which old
+ * exports hold though config.json says the same. */
 static bool redundant(const char *name)
 {
     if (strcmp(name, "lm_head.weight") == 0)
@@ -193,8 +194,7 @@ static bool complain_of_extra(const bd_model *model, complaints *c, bd_error *er
     qsort(names, (size_t)count, sizeof *names, by_name);
     for (int64_t i = 0; i < bd_safetensors_count(model->file); i++) {
         const char *name = bd_safetensors_at(model->file, i)->name;
-        if (!bsearch(&name, names, (size_t)count, sizeof *names, by_name) &&
-            !redundant(name))
+        if (!bsearch(&name, names, (size_t)count, sizeof *names, by_name) && !redundant(name))
             complain(c, "extra", name, "");
     }
     free(names);
@@ -238,7 +238,8 @@ bd_model *bd_model_open(const char *folder, bd_dtype compute, bd_error *err)
     return model;
 }
 
-// --- saving ------------------------------------------------------------------------------------------
+// --- saving
+// ------------------------------------------------------------------------------------------
 
 static bool save_config(const bd_model *model, const char *folder, bd_dtype dtype, bd_error *err)
 {
@@ -268,7 +269,8 @@ static const void *values_as(const bd_parameter *p, bd_dtype dtype, bd_arena *ar
     float piece[1024];
     for (int64_t i = 0; i < p->count; i += 1024) {
         int64_t count = p->count - i < 1024 ? p->count - i : 1024;
-        bd_to_f32(p->dtype, (const char *)p->data + (size_t)i * bd_dtype_size(p->dtype), piece, count);
+        bd_to_f32(p->dtype, (const char *)p->data + (size_t)i * bd_dtype_size(p->dtype), piece,
+                  count);
         bd_from_f32(dtype, piece, (char *)out + (size_t)i * bd_dtype_size(dtype), count);
     }
     return out;
@@ -290,8 +292,11 @@ bool bd_model_save(const bd_model *model, const char *folder, bd_dtype dtype, bd
     bool saved = tensors ? true : no_memory(err);
     for (int64_t i = 0; saved && i < all->count; i++) {
         const bd_parameter *p = all->items[i];
-        tensors[i] = (bd_tensor){.name = p->name, .dtype = dtype, .rank = p->rank,
-                                 .count = p->count, .data = values_as(p, dtype, arena)};
+        tensors[i] = (bd_tensor){.name = p->name,
+                                 .dtype = dtype,
+                                 .rank = p->rank,
+                                 .count = p->count,
+                                 .data = values_as(p, dtype, arena)};
         memcpy(tensors[i].shape, p->shape, (size_t)p->rank * sizeof(int64_t));
     }
     if (saved)
@@ -301,7 +306,8 @@ bool bd_model_save(const bd_model *model, const char *folder, bd_dtype dtype, bd
     return saved;
 }
 
-// --- the whole model -----------------------------------------------------------------------------------
+// --- the whole model
+// -----------------------------------------------------------------------------------
 
 bool bd_model_train(bd_model *model, bd_error *err)
 {

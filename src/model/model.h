@@ -27,14 +27,14 @@ typedef struct {
     bd_parameter *query_bias, *key_bias, *value_bias, *output_bias; /* NULL: none */
     bd_parameter *query_norm, *key_norm;                            /* NULL: none */
     bd_parameter *gate, *up, *down;
-    bd_parameter *sink;                                             /* drafts only */
+    bd_parameter *sink; /* drafts only */
 } bd_layer;
 
 struct bd_model {
     bd_model_config config;
     bd_dtype compute;
-    bool recompute; /* training keeps each layer's input only and runs the layer again on the way back:
-                     * the same bits, a third more arithmetic, a fraction of the memory */
+    bool recompute; /* training keeps each layer's input only and runs the layer again on the way
+                     * back: the same bits, a third more arithmetic, a fraction of the memory */
     bd_rope rope;
     bd_parameter *embedding, *norm, *head; /* head == embedding when tied */
     bd_layer layers[BD_MOST_LAYERS];
@@ -48,8 +48,10 @@ struct bd_model {
  * misshaped tensors, an unknown architecture or semantics: an error naming all of them. */
 bd_model *bd_model_open(const char *folder, bd_dtype compute, bd_error *err);
 
-/* New weights: matrices N(0, initializer_range) from (seed, BD_STREAM_INITIAL), norms 1, biases 0. */
-bd_model *bd_model_create(const bd_model_config *config, uint64_t seed, bd_dtype compute, bd_error *err);
+/* New weights: matrices N(0, initializer_range) from (seed, BD_STREAM_INITIAL), norms 1, biases 0.
+ */
+bd_model *bd_model_create(const bd_model_config *config, uint64_t seed, bd_dtype compute,
+                          bd_error *err);
 void bd_model_close(bd_model *model);
 
 /* config.json and safetensors in the given dtype (atomic as a folder is the caller's matter). */
@@ -61,7 +63,8 @@ int64_t bd_model_parameter_count(const bd_model *model);
 /* SHA-256 over names, shapes and values of all tensors: what a draft or a cache was made for. */
 bool bd_model_fingerprint(const bd_model *model, char out[65], bd_error *err);
 
-/* --- KV cache ------------------------------------------------------------------------------------ */
+/* --- KV cache ------------------------------------------------------------------------------------
+ */
 
 typedef struct bd_cache {
     int64_t layers, capacity, length, width; /* width = key_heads * head_size */
@@ -73,24 +76,27 @@ bd_cache *bd_cache_create(const bd_model *model, int64_t capacity, bd_error *err
 void bd_cache_free(bd_cache *cache);
 void bd_cache_truncate(bd_cache *cache, int64_t length); /* cut back to the first `length` tokens */
 
-/* --- forward ------------------------------------------------------------------------------------- */
+/* --- forward -------------------------------------------------------------------------------------
+ */
 
-/* Hidden states of chosen layers. hidden/0 is the embedding output, hidden/i the residual stream after
- * layer i-1. `tap i` of a draft means hidden/(i+1). Filled side by side: [rows*length, count*hidden]. */
+/* Hidden states of chosen layers. hidden/0 is the embedding output, hidden/i the residual stream
+ * after layer i-1. `tap i` of a draft means hidden/(i+1). Filled side by side: [rows*length,
+ * count*hidden]. */
 typedef struct {
-    const int64_t *layers; /* indices into hidden/0 .. hidden/num_layers; the last is after the norm */
+    const int64_t
+        *layers; /* indices into hidden/0 .. hidden/num_layers; the last is after the norm */
     int64_t count;
     float *out;
 } bd_hidden_request;
 
 typedef struct {
-    const int32_t *tokens;      /* [rows, length] */
+    const int32_t *tokens; /* [rows, length] */
     int64_t rows, length;
-    const int32_t *positions;   /* [rows, length]; NULL: 0.. (after the cache's length) */
-    const bd_visibility *rule;  /* NULL: causal. Layers with a window stay causal sliding */
-    bd_cache *cache;            /* rows must be 1; new keys and values are appended; NULL: none */
-    bd_hidden_request *hidden;  /* NULL: none */
-    float *prenorm;             /* [rows*length, H]: before the final norm; NULL: not wanted */
+    const int32_t *positions;  /* [rows, length]; NULL: 0.. (after the cache's length) */
+    const bd_visibility *rule; /* NULL: causal. Layers with a window stay causal sliding */
+    bd_cache *cache;           /* rows must be 1; new keys and values are appended; NULL: none */
+    bd_hidden_request *hidden; /* NULL: none */
+    float *prenorm;            /* [rows*length, H]: before the final norm; NULL: not wanted */
 } bd_forward;
 
 /* Output of the final norm, [rows * length, H]. */

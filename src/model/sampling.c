@@ -25,10 +25,11 @@ bool bd_sampling_check(const bd_sampling *s, bd_error *err)
     return true;
 }
 
-// --- the most likely tokens, one after the other --------------------------------------------------
+// --- the most likely tokens, one after the other
+// --------------------------------------------------
 //
-// A heap of token ids: building it is one pass over the vocabulary and taking the next token costs a
-// logarithm, where sorting everything would cost more than the model of a small vocabulary.
+// A heap of token ids: building it is one pass over the vocabulary and taking the next token costs
+// a logarithm, where sorting everything would cost more than the model of a small vocabulary.
 
 typedef struct {
     const float *logits;
@@ -82,9 +83,11 @@ static int32_t heap_take(heap *h)
     return id;
 }
 
-// --- probabilities --------------------------------------------------------------------------------
+// --- probabilities
+// --------------------------------------------------------------------------------
 
-/* exp((z - largest) / temperature) for the top k, 0 for the rest and for a NaN; returns their sum. */
+/* exp((z - largest) / temperature) for the top k, 0 for the rest and for a NaN; returns their sum.
+ */
 static double weigh(const bd_sampling *s, const float *logits, int64_t vocabulary, float largest,
                     float *p, bd_arena *scratch)
 {
@@ -106,8 +109,8 @@ static double weigh(const bd_sampling *s, const float *logits, int64_t vocabular
 }
 
 /* Drop the tail beyond top_p: tokens are kept, most likely first, while the mass before is less. */
-static double keep_nucleus(float top_p, const float *logits, int64_t vocabulary, double sum, float *p,
-                           bd_arena *scratch)
+static double keep_nucleus(float top_p, const float *logits, int64_t vocabulary, double sum,
+                           float *p, bd_arena *scratch)
 {
     heap h = heap_of(logits, vocabulary, scratch);
     double mass = 0;
@@ -150,7 +153,8 @@ void bd_sampling_probabilities(const bd_sampling *s, const float *logits, int64_
     bd_arena_release(scratch, mark);
 }
 
-// --- drawing ---------------------------------------------------------------------------------------
+// --- drawing
+// ---------------------------------------------------------------------------------------
 
 int32_t bd_sampling_pick(const float *p, int64_t vocabulary, float u)
 {

@@ -15,7 +15,7 @@ typedef struct fixture fixture;
 struct fixture {
     bd_value *(*build)(fixture *f, bd_tape *tape); /* reads leaf[] and parameter[] */
     int operands, parameters;
-    bd_value *leaf[MOST_OPERANDS];   /* made anew for every run from the arrays below */
+    bd_value *leaf[MOST_OPERANDS]; /* made anew for every run from the arrays below */
     float *operand[MOST_OPERANDS];
     int64_t rows[MOST_OPERANDS], width[MOST_OPERANDS];
     bool frozen_operand[MOST_OPERANDS];

@@ -1,4 +1,5 @@
 // Every operation of the tape against finite differences, trained and frozen in all combinations.
+#include "base/threads.h"
 #include "gradients.h"
 
 // --- linear --------------------------------------------------------------------------------------
@@ -54,7 +55,8 @@ static void linear_values(void **state)
     bd_arena_destroy(arena);
 }
 
-// --- embedding, and a table that is embedding and head at once ------------------------------------
+// --- embedding, and a table that is embedding and head at once
+// ------------------------------------
 
 static bd_value *build_embedding(fixture *f, bd_tape *tape)
 {
@@ -81,7 +83,8 @@ static void embedding(void **state)
     }
 }
 
-// --- norm ------------------------------------------------------------------------------------------
+// --- norm
+// ------------------------------------------------------------------------------------------
 
 static bd_value *build_norm(fixture *f, bd_tape *tape)
 {
@@ -101,7 +104,8 @@ static void norm(void **state)
         }
 }
 
-// --- rotary positions --------------------------------------------------------------------------------
+// --- rotary positions
+// --------------------------------------------------------------------------------
 
 static bd_value *build_rope(fixture *f, bd_tape *tape)
 {
@@ -122,15 +126,21 @@ static void rope(void **state)
     }
 }
 
-// --- one operand, read by every operation there is: their gradients add up ---------------------------
+// --- one operand, read by every operation there is: their gradients add up
+// ---------------------------
 
 static bd_value *build_everything(fixture *f, bd_tape *tape)
 {
     const bd_visibility rule = {.kind = BD_CAUSAL, .query_length = 3, .key_length = 3};
     bd_visibility *kept = bd_arena_alloc(tape->arena, sizeof *kept);
     *kept = rule;
-    const bd_attention a = {.rule = kept, .batch = 1, .query_heads = 2, .key_heads = 2,
-                            .head_size = 4, .scale = 0.5f, .compute = BD_F32};
+    const bd_attention a = {.rule = kept,
+                            .batch = 1,
+                            .query_heads = 2,
+                            .key_heads = 2,
+                            .head_size = 4,
+                            .scale = 0.5f,
+                            .compute = BD_F32};
     bd_value *x = f->leaf[0];
     bd_value *parts[8] = {bd_op_linear(tape, x, &f->parameter[0], NULL),
                           bd_op_rms_norm(tape, x, &f->parameter[1], 1e-5f, 8),
@@ -156,7 +166,8 @@ static void everything(void **state)
     fixture_check(&f);
 }
 
-// --- two operands: sum, gated unit, rows ---------------------------------------------------------------
+// --- two operands: sum, gated unit, rows
+// ---------------------------------------------------------------
 
 static bd_value *build_add(fixture *f, bd_tape *tape)
 {
@@ -225,7 +236,8 @@ static void arranged_values(void **state)
     bd_arena_destroy(arena);
 }
 
-// --- gather ----------------------------------------------------------------------------------------------
+// --- gather
+// ----------------------------------------------------------------------------------------------
 
 static bd_value *build_gather(fixture *f, bd_tape *tape)
 {
@@ -244,13 +256,19 @@ static void gather(void **state)
     }
 }
 
-// --- attention ---------------------------------------------------------------------------------------------
+// --- attention
+// ---------------------------------------------------------------------------------------------
 
 static bd_value *build_attention(fixture *f, bd_tape *tape)
 {
     const bd_visibility *rule = f->more;
-    const bd_attention a = {.rule = rule, .batch = 2, .query_heads = 4, .key_heads = 2,
-                            .head_size = 3, .scale = 0.6f, .compute = BD_F32};
+    const bd_attention a = {.rule = rule,
+                            .batch = 2,
+                            .query_heads = 4,
+                            .key_heads = 2,
+                            .head_size = 3,
+                            .scale = 0.6f,
+                            .compute = BD_F32};
     return bd_op_attention(tape, f->leaf[0], f->leaf[1], f->leaf[2], &a,
                            f->parameters ? &f->parameter[0] : NULL);
 }
@@ -258,13 +276,15 @@ static bd_value *build_attention(fixture *f, bd_tape *tape)
 static void attention(void **state)
 {
     (void)state;
-    const bd_visibility causal = {.kind = BD_CAUSAL, .query_length = 4, .key_length = 6,
-                                  .query_offset = 2};
-    const bd_visibility blocks = {.kind = BD_BLOCK_DIFFUSION, .query_length = 5, .key_length = 5,
-                                  .block_size = 2};
+    const bd_visibility causal = {
+        .kind = BD_CAUSAL, .query_length = 4, .key_length = 6, .query_offset = 2};
+    const bd_visibility blocks = {
+        .kind = BD_BLOCK_DIFFUSION, .query_length = 5, .key_length = 5, .block_size = 2};
     const bd_visibility *const rules[] = {&causal, &blocks};
     for (int r = 0; r < 2; r++)
         for (int mask = 0; mask < 32; mask++) {
+            if ((mask & 24) == 8)
+                continue; // a trained sink, but no sink
             fixture f = {.build = build_attention, .more = rules[r]};
             fixture_operand(&f, 2 * rules[r]->query_length, 12);
             fixture_operand(&f, 2 * rules[r]->key_length, 6);
@@ -273,13 +293,12 @@ static void attention(void **state)
                 f.frozen_operand[i] = !(mask >> i & 1);
             if (mask & 16)
                 fixture_parameter(&f, 0, 4, mask & 8);
-            else if (mask & 8)
-                continue;
             fixture_check(&f);
         }
 }
 
-// --- a loss over the vocabulary: the gradient goes straight into x and the head ------------------------------
+// --- a loss over the vocabulary: the gradient goes straight into x and the head
+// ------------------------------
 
 typedef struct {
     double loss;
@@ -297,8 +316,12 @@ static loss_result run_loss(bd_arena *arena, const float *x, bd_parameter *head,
     const float scale[3] = {1, 0, 0.5f};
     const int32_t targets[3] = {6, 0, 2};
     float hard[3];
-    bd_vocabulary_loss loss = {.rows = 3, .vocabulary = 7, .scale = scale, .targets = targets,
-                               .hard = 1, .hard_loss = hard};
+    bd_vocabulary_loss loss = {.rows = 3,
+                               .vocabulary = 7,
+                               .scale = scale,
+                               .targets = targets,
+                               .hard = 1,
+                               .hard_loss = hard};
     bd_op_vocabulary_loss(&tape, value, head, &loss);
     assert_null(tape.last);
     for (int r = 0; r < 3; r++)
@@ -357,13 +380,19 @@ static void vocabulary_loss(void **state)
 
 int main(void)
 {
+    bd_threads_set(1); // thousands of tiny runs
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),       cmocka_unit_test(linear_values),
-        cmocka_unit_test(embedding),    cmocka_unit_test(norm),
-        cmocka_unit_test(rope),         cmocka_unit_test(two_operands),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(linear_values),
+        cmocka_unit_test(embedding),
+        cmocka_unit_test(norm),
+        cmocka_unit_test(rope),
+        cmocka_unit_test(two_operands),
         cmocka_unit_test(everything),
-        cmocka_unit_test(gather),       cmocka_unit_test(arranged_values),
-        cmocka_unit_test(attention),    cmocka_unit_test(vocabulary_loss),
+        cmocka_unit_test(gather),
+        cmocka_unit_test(arranged_values),
+        cmocka_unit_test(attention),
+        cmocka_unit_test(vocabulary_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,6 +97,13 @@ static void last_answers(void **state)
     check_ok(last_answer(&row, &err), err);
     check_ints(row.targets, INTS(0, 0, 0, 0, 0, 0, 0, 0, 0, 0), 10);
 
+    // The conversation of T-12: two prompts and two answers, then padding.
+    row = make_row(INTS(0, 0, 1, 1, 0, 1, 1, 0, 0, 0), 1);
+    for (int i = 7; i < 10; i++)
+        row.inputs_segmentation[i] = row.targets_segmentation[i] = 0;
+    check_ok(last_answer(&row, &err), err);
+    check_ints(row.completion, INTS(0, 0, 0, 0, 0, 1, 1, 0, 0, 0), 10);
+
     const answer_row none = make_row(INTS(0, 0, 0, 0, 0, 0, 0, 0, 0, 0), 1);
     row = none;
     check_refused(last_answer(&row, &err), err, "row 0 has no completion");

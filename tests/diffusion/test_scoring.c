@@ -237,9 +237,9 @@ static void caches_are_exact(void **state)
 static void caches_are_exact_in_the_large(void **state)
 {
     (void)state;
-    enum { LENGTH = 150 };
+    enum { LENGTH = 140 };
     int32_t tokens[3 * LENGTH], completion[3 * LENGTH];
-    const int64_t starts[3] = {110, 88, 140};
+    const int64_t starts[3] = {112, 97, 133};
     const uint64_t keys[3] = {1, 2, 3};
     for (int r = 0; r < 3; r++)
         fill_row(LENGTH, starts[r], (uint64_t)r, tokens + r * LENGTH, completion + r * LENGTH);

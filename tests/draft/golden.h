@@ -114,7 +114,8 @@ static inline void golden_options(golden_case *c)
 
 static inline golden_case golden_open(const char *name, bd_dtype compute)
 {
-    golden_case c = {.json = golden_json(name), .tensors = golden_tensors(name), .arena = check_arena()};
+    golden_case c = {
+        .json = golden_json(name), .tensors = golden_tensors(name), .arena = check_arena()};
     bd_error err = {0};
     c.target = golden_target(json_string_value(json_object_get(c.json, "target")), compute);
     c.draft = golden_draft(json_string_value(json_object_get(c.json, "draft")), c.target, compute);

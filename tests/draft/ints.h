@@ -4,7 +4,8 @@
 
 #include "check.h"
 
-static inline void check_ints(const char *what, const int32_t *got, const int32_t *want, int64_t count)
+static inline void check_ints(const char *what, const int32_t *got, const int32_t *want,
+                              int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         if (got[i] != want[i])

@@ -6,7 +6,15 @@
 #include "draft/step.h"
 #include "draft/ints.h"
 
-enum { MICRO_B = 2, MICRO_S = 12, MICRO_N = 3, MICRO_BS = 4, MICRO_H = 8, MICRO_V = 11, MICRO_MASK = 10 };
+enum {
+    MICRO_B = 2,
+    MICRO_S = 12,
+    MICRO_N = 3,
+    MICRO_BS = 4,
+    MICRO_H = 8,
+    MICRO_V = 11,
+    MICRO_MASK = 10
+};
 
 static inline int64_t micro_hash(int64_t tensor, int64_t index)
 {
@@ -44,11 +52,21 @@ typedef struct {
 
 static inline bd_model_config micro_target_config(void)
 {
-    bd_model_config c = {.family = BD_FAMILY_QWEN3, .vocabulary = MICRO_V, .hidden = MICRO_H,
-                         .layers = 4, .query_heads = 2, .key_heads = 1, .head_size = 4,
-                         .intermediate = 12, .max_positions = 64, .norm_eps = 1e-6,
-                         .initializer_range = 0.02, .qk_norm = true,
-                         .rope = {.theta = 10000, .factor = 1}, .bos = -1, .pad = -1};
+    bd_model_config c = {.family = BD_FAMILY_QWEN3,
+                         .vocabulary = MICRO_V,
+                         .hidden = MICRO_H,
+                         .layers = 4,
+                         .query_heads = 2,
+                         .key_heads = 1,
+                         .head_size = 4,
+                         .intermediate = 12,
+                         .max_positions = 64,
+                         .norm_eps = 1e-6,
+                         .initializer_range = 0.02,
+                         .qk_norm = true,
+                         .rope = {.theta = 10000, .factor = 1},
+                         .bos = -1,
+                         .pad = -1};
     return c;
 }
 
@@ -75,12 +93,10 @@ static inline void micro_weights(micro *m)
     micro_parameter(m->draft->norm, 12, .25, 1);
     for (int64_t l = 0; l < 2; l++) {
         const bd_layer *layer = &m->draft->layers[l];
-        bd_parameter *const in_order[] = {layer->query,       layer->key,
-                                          layer->value,       layer->output,
-                                          layer->query_norm,  layer->key_norm,
-                                          layer->input_norm,  layer->post_attention_norm,
-                                          layer->gate,        layer->up,
-                                          layer->down};
+        bd_parameter *const in_order[] = {
+            layer->query,      layer->key,      layer->value,      layer->output,
+            layer->query_norm, layer->key_norm, layer->input_norm, layer->post_attention_norm,
+            layer->gate,       layer->up,       layer->down};
         for (int i = 0; i < 11; i++) {
             bool norm = i >= 4 && i < 8;
             micro_parameter(in_order[i], 20 + 20 * l + i, norm ? .25 : .5, norm ? 1 : 0);
@@ -112,9 +128,13 @@ static inline micro *micro_open(void)
     micro_fill(m->features, MICRO_B * MICRO_S * 2 * MICRO_H, 90, 1, 0);
     micro_fill(m->hidden, MICRO_B * MICRO_S * MICRO_H, 91, 1, 0);
     m->anchors = (bd_anchors){.blocks = MICRO_N, .anchor = m->anchor, .keep = m->keep};
-    m->batch = (bd_draft_batch){.rows = MICRO_B, .length = MICRO_S, .tokens = m->tokens,
-                                .loss_mask = m->loss_mask, .anchors = &m->anchors,
-                                .features = m->features, .teacher_kind = BD_TEACHER_PRENORM,
+    m->batch = (bd_draft_batch){.rows = MICRO_B,
+                                .length = MICRO_S,
+                                .tokens = m->tokens,
+                                .loss_mask = m->loss_mask,
+                                .anchors = &m->anchors,
+                                .features = m->features,
+                                .teacher_kind = BD_TEACHER_PRENORM,
                                 .teacher = m->hidden};
     return m;
 }

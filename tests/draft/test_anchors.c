@@ -19,8 +19,8 @@ static void expect(const bd_anchor_sampling *s, const float *uniforms, int64_t c
 
 static bd_anchor_sampling one_row(const float *mask)
 {
-    return (bd_anchor_sampling){.rows = 1, .length = S, .block_size = BS, .most = MOST,
-                                .loss_mask = mask};
+    return (bd_anchor_sampling){
+        .rows = 1, .length = S, .block_size = BS, .most = MOST, .loss_mask = mask};
 }
 
 static void fullest_row_leaves_one_out(void **state)
@@ -131,8 +131,12 @@ static void drawn_rows_do_not_depend_on_their_batch(void **state)
     float mask[ROWS * LENGTH];
     for (int i = 0; i < ROWS * LENGTH; i++)
         mask[i] = 1;
-    bd_anchor_sampling s = {.rows = ROWS, .length = LENGTH, .block_size = 8, .most = 10,
-                            .loss_mask = mask, .fixed_width = true};
+    bd_anchor_sampling s = {.rows = ROWS,
+                            .length = LENGTH,
+                            .block_size = 8,
+                            .most = 10,
+                            .loss_mask = mask,
+                            .fixed_width = true};
     bd_anchors all = bd_anchors_draw(&s, 7, 1, 3, 20, arena);
     s.rows = 2;
     bd_anchors half = bd_anchors_draw(&s, 7, 1, 3, 22, arena);

@@ -1,4 +1,5 @@
-/* Behaviour of a training step: draft-family B1 to B6 (B7: test_draft_files.c, B10: test_generate.c). */
+/* Behaviour of a training step: draft-family B1 to B6 (B7: test_draft_files.c, B10:
+ * test_generate.c). */
 #include "draft/anchors.h"
 #include "golden.h"
 #include "micro.h"
@@ -54,7 +55,8 @@ static void blocks_see_their_own_past_alone(void **state) // B2
         micro *m = micro_open();
         m->draft->config.causality = causal ? BD_DRAFT_CAUSAL : BD_DRAFT_BIDIRECTIONAL;
         hidden_of(m, before);
-        for (int p = 0; p < MICRO_S; p++) { // features of row 0 at p: only blocks anchored later see it
+        for (int p = 0; p < MICRO_S;
+             p++) { // features of row 0 at p: only blocks anchored later see it
             float *feature = &m->features[p * 2 * MICRO_H + 3], own = *feature;
             *feature += 10;
             hidden_of(m, after);
@@ -130,7 +132,10 @@ static void fixed_and_fitted_axes_agree(void **state) // B5
     (void)state;
     bd_arena *arena = check_arena();
     micro *m = micro_open();
-    bd_anchor_sampling s = {.rows = MICRO_B, .length = MICRO_S, .block_size = MICRO_BS, .most = 512,
+    bd_anchor_sampling s = {.rows = MICRO_B,
+                            .length = MICRO_S,
+                            .block_size = MICRO_BS,
+                            .most = 512,
                             .loss_mask = m->loss_mask};
     bd_anchors fitted = bd_anchors_draw(&s, 3, 0, 0, 0, arena);
     s.fixed_width = true;
@@ -151,7 +156,8 @@ static void observed_and_given_features_agree(void **state) // B6
     int64_t rows = c.batch.rows, S = c.batch.length, H = c.target->config.hidden;
     int64_t V = c.target->config.vocabulary, width = bd_draft_feature_width(c.draft);
     float *features = bd_arena_floats(arena, rows * S * width);
-    float *hidden = bd_arena_floats(arena, rows * S * H), *prenorm = bd_arena_floats(arena, rows * S * H);
+    float *hidden = bd_arena_floats(arena, rows * S * H),
+          *prenorm = bd_arena_floats(arena, rows * S * H);
     bd_draft_observe(c.draft, c.batch.tokens, rows, S, features, hidden, arena);
     // The golden case's features and teacher are the target's own on these very tokens.
     check_array(features, c.batch.features, rows * S * width, 1e-5);
@@ -159,8 +165,9 @@ static void observed_and_given_features_agree(void **state) // B6
     bd_model_logits(c.target, hidden, rows * S, logits, arena);
     check_array(logits, c.batch.teacher, rows * S * V, 1e-4);
     bd_tape tape = bd_tape_begin(arena, BD_F32, false);
-    bd_model_forward(c.target, &tape, &(bd_forward){.tokens = c.batch.tokens, .rows = rows, .length = S,
-                                                    .prenorm = prenorm});
+    bd_model_forward(
+        c.target, &tape,
+        &(bd_forward){.tokens = c.batch.tokens, .rows = rows, .length = S, .prenorm = prenorm});
     double want = json_real_value(json_object_get(json_object_get(c.json, "expected"), "loss"));
     c.batch.features = features;
     const bd_teacher_kind kinds[3] = {BD_TEACHER_LOGITS, BD_TEACHER_HIDDEN, BD_TEACHER_PRENORM};
@@ -170,8 +177,8 @@ static void observed_and_given_features_agree(void **state) // B6
         bd_draft_loss loss;
         c.batch.teacher_kind = kinds[i];
         c.batch.teacher = teachers[i];
-        check_ok(bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_MEAN, NULL, &loss,
-                                   &err),
+        check_ok(bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_MEAN, NULL,
+                                   &loss, &err),
                  err);
         check_near(bd_weighted_mean(loss.sum, loss.weight), want, 1e-5);
     }

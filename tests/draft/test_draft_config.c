@@ -8,9 +8,15 @@ static void default_taps(void **state)
     (void)state;
     static const struct {
         int64_t target, draft, taps[5];
-    } cases[] = {{36, 5, {1, 9, 17, 25, 33}}, {10, 5, {1, 2, 4, 6, 7}}, {32, 3, {1, 15, 29}},
-                 {6, 2, {1, 3}},              {4, 2, {1, 1}},           {32, 1, {16}},
-                 {1, 1, {0}},                 {5, 5, {1, 1, 2, 2, 2}},  {28, 5, {1, 7, 13, 19, 25}}};
+    } cases[] = {{36, 5, {1, 9, 17, 25, 33}},
+                 {10, 5, {1, 2, 4, 6, 7}},
+                 {32, 3, {1, 15, 29}},
+                 {6, 2, {1, 3}},
+                 {4, 2, {1, 1}},
+                 {32, 1, {16}},
+                 {1, 1, {0}},
+                 {5, 5, {1, 1, 2, 2, 2}},
+                 {28, 5, {1, 7, 13, 19, 25}}};
     bd_error err = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) { // T01
         int64_t taps[BD_MOST_TAPS];
@@ -31,14 +37,15 @@ static void golden_taps(void **state)
     json_t *list = json_object_get(tables, "target_layer_ids"), *row;
     size_t i;
     assert_true(json_array_size(list) > 5);
-    json_array_foreach (list, i, row) {
+    json_array_foreach(list, i, row)
+    {
         int64_t taps[BD_MOST_TAPS];
         int64_t layers = json_integer_value(json_object_get(row, "num_target_layers"));
         int64_t count = json_integer_value(json_object_get(row, "num_draft_layers"));
         check_ok(bd_draft_taps(layers, count, taps, &err), err);
         for (int64_t n = 0; n < count; n++)
-            assert_int_equal(taps[n], json_integer_value(json_array_get(
-                                          json_object_get(row, "ids"), (size_t)n)));
+            assert_int_equal(taps[n], json_integer_value(
+                                          json_array_get(json_object_get(row, "ids"), (size_t)n)));
     }
     json_decref(tables);
 }
@@ -259,7 +266,8 @@ static void what_is_refused(void **state)
 {
     (void)state;
     refuse("dflash_config.projector_type", json_string("medusa"), "one of dflash");
-    refuse("architectures", json_pack("[s]", "DFlash2DraftModel"), "[\"DFlashDraftModel\"] expected");
+    refuse("architectures", json_pack("[s]", "DFlash2DraftModel"),
+           "[\"DFlashDraftModel\"] expected");
     refuse("model_type", json_string("gemma4"), "\"model_type\" is \"gemma4\"");
     refuse("model_type", json_string("llama"), "\"qwen3\" expected");
     refuse("hidden_act", json_string("gelu"), "hidden_act");
@@ -286,16 +294,34 @@ static void writing(void **state)
     bd_error err = {0};
     bd_draft_config c = accept("use_cache", json_true());
     json_t *root = bd_draft_config_to_json(&c);
-    static const char *const fields[] = {
-        "architectures", "model_type", "block_size", "dflash_config", "hidden_size",
-        "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-        "intermediate_size", "hidden_act", "rms_norm_eps", "vocab_size", "max_position_embeddings",
-        "initializer_range", "attention_bias", "attention_dropout", "rope_theta", "rope_scaling",
-        "tie_word_embeddings", "torch_dtype", "num_target_layers", "layer_types"};
+    static const char *const fields[] = {"architectures",
+                                         "model_type",
+                                         "block_size",
+                                         "dflash_config",
+                                         "hidden_size",
+                                         "num_hidden_layers",
+                                         "num_attention_heads",
+                                         "num_key_value_heads",
+                                         "head_dim",
+                                         "intermediate_size",
+                                         "hidden_act",
+                                         "rms_norm_eps",
+                                         "vocab_size",
+                                         "max_position_embeddings",
+                                         "initializer_range",
+                                         "attention_bias",
+                                         "attention_dropout",
+                                         "rope_theta",
+                                         "rope_scaling",
+                                         "tie_word_embeddings",
+                                         "torch_dtype",
+                                         "num_target_layers",
+                                         "layer_types"};
     const char *key;
     json_t *value;
     size_t i = 0;
-    json_object_foreach (root, key, value) {
+    json_object_foreach(root, key, value)
+    {
         assert_true(i < sizeof fields / sizeof fields[0]);
         assert_string_equal(key, fields[i++]); // exactly the fields of 8.2, in its order
     }
@@ -326,11 +352,16 @@ static void writing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(default_taps),     cmocka_unit_test(golden_taps),
-        cmocka_unit_test(explicit_taps),    cmocka_unit_test(dimensions_are_not_guessed),
-        cmocka_unit_test(sizes),            cmocka_unit_test(reading),
-        cmocka_unit_test(top_level_fields), cmocka_unit_test(windows),
-        cmocka_unit_test(what_is_refused),  cmocka_unit_test(writing),
+        cmocka_unit_test(default_taps),
+        cmocka_unit_test(golden_taps),
+        cmocka_unit_test(explicit_taps),
+        cmocka_unit_test(dimensions_are_not_guessed),
+        cmocka_unit_test(sizes),
+        cmocka_unit_test(reading),
+        cmocka_unit_test(top_level_fields),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

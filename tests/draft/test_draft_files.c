@@ -1,4 +1,5 @@
-/* Draft folders: what is saved is read back bit by bit, and what does not belong is refused (B7). */
+/* Draft folders: what is saved is read back bit by bit, and what does not belong is refused (B7).
+ */
 #include <unistd.h>
 
 #include "base/file.h"
@@ -67,17 +68,23 @@ static void save_changed(const micro *m, change how)
     float extra[MICRO_V * MICRO_H];
     for (int64_t i = 0; i < count; i++) {
         const bd_parameter *p = m->draft->parameters.items[i];
-        snprintf(names[i], sizeof names[i], "%s%s", how == PREFIXED ? "dflash_module." : "", p->name);
-        tensors[i] = (bd_tensor){.name = names[i], .dtype = BD_F32, .rank = p->rank,
-                                 .count = p->count, .data = p->data};
+        snprintf(names[i], sizeof names[i], "%s%s", how == PREFIXED ? "dflash_module." : "",
+                 p->name);
+        tensors[i] = (bd_tensor){
+            .name = names[i], .dtype = BD_F32, .rank = p->rank, .count = p->count, .data = p->data};
         memcpy(tensors[i].shape, p->shape, sizeof p->shape);
     }
     memcpy(extra, m->target->head->data, sizeof extra);
     if (how == OTHER_HEAD)
         extra[3] += 1;
-    bd_tensor more = {.dtype = BD_F32, .rank = 2, .shape = {MICRO_V, MICRO_H},
-                      .count = MICRO_V * MICRO_H, .data = extra};
-    more.name = how == EXTRA ? "markov_w1.weight" : how == ROTARY ? "rotary_emb.x" : "lm_head.weight";
+    bd_tensor more = {.dtype = BD_F32,
+                      .rank = 2,
+                      .shape = {MICRO_V, MICRO_H},
+                      .count = MICRO_V * MICRO_H,
+                      .data = extra};
+    more.name = how == EXTRA    ? "markov_w1.weight"
+                : how == ROTARY ? "rotary_emb.x"
+                                : "lm_head.weight";
     if (how >= TARGET_HEAD || how == EXTRA)
         tensors[count++] = more;
     if (how == MISSING)

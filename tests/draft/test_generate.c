@@ -1,4 +1,5 @@
-/* Drafting and speculative generation: the golden drafts and traces; lossless for any draft (B10). */
+/* Drafting and speculative generation: the golden drafts and traces; lossless for any draft (B10).
+ */
 #include "base/threads.h"
 #include "draft/speculative.h"
 #include "golden.h"
@@ -19,8 +20,8 @@ typedef struct {
 static generation_case open_case(const char *name, bd_dtype compute)
 {
     bd_error err = {0};
-    generation_case c = {.json = golden_json(name), .tensors = golden_tensors(name),
-                         .arena = check_arena()};
+    generation_case c = {
+        .json = golden_json(name), .tensors = golden_tensors(name), .arena = check_arena()};
     c.target = golden_target(json_string_value(json_object_get(c.json, "target")), compute);
     c.draft = golden_draft(json_string_value(json_object_get(c.json, "draft")), c.target, compute);
     c.decoder = bd_decoder_create(c.target, c.draft, CAPACITY, &err);
@@ -65,7 +66,8 @@ static void golden_drafts(void **state)
         json_t *list = json_object_get(c.json, "draft_cases"), *one;
         size_t i;
         assert_true(json_array_size(list) > 0);
-        json_array_foreach (list, i, one) {
+        json_array_foreach(list, i, one)
+        {
             int64_t count, wanted;
             const int32_t *prompt = ids(&c, one, "prompt", &count);
             const int32_t *tokens = ids(&c, one, "draft_tokens", &wanted);
@@ -91,7 +93,8 @@ static void golden_drafts(void **state)
     }
 }
 
-// --- traces ------------------------------------------------------------------------------------------
+// --- traces
+// ------------------------------------------------------------------------------------------
 
 typedef struct {
     const generation_case *c;
@@ -127,7 +130,8 @@ static void golden_traces(void **state)
         json_t *list = json_object_get(c.json, "speculative"), *one;
         size_t i;
         assert_true(json_array_size(list) > 0);
-        json_array_foreach (list, i, one) {
+        json_array_foreach(list, i, one)
+        {
             int64_t count, wanted;
             const int32_t *prompt = ids(&c, one, "prompt", &count);
             const int32_t *output = ids(&c, one, "output", &wanted);
@@ -152,7 +156,8 @@ static void golden_traces(void **state)
                 g.whole_blocks = false;
                 g.cycle = NULL;
                 g.most_proposed = mode ? 0 : -1;
-                assert_int_equal(bd_generate(c.decoder, prompt, count, &g, got, NULL, &err), wanted);
+                assert_int_equal(bd_generate(c.decoder, prompt, count, &g, got, NULL, &err),
+                                 wanted);
                 check_ints("output", got, output, wanted);
             }
         }
@@ -160,7 +165,8 @@ static void golden_traces(void **state)
     }
 }
 
-// --- lossless ----------------------------------------------------------------------------------------
+// --- lossless
+// ----------------------------------------------------------------------------------------
 
 enum { NEW = 60, PROMPT = 7 };
 static const int32_t some_prompt[PROMPT] = {3, 14, 15, 9, 26, 5, 35};
@@ -280,9 +286,14 @@ static void training_and_drafting_agree(void **state)
         float *features = bd_arena_floats(arena, S * bd_draft_feature_width(c.draft));
         float *hidden = bd_arena_floats(arena, bs * H);
         bd_draft_observe(c.draft, tokens, 1, S, features, NULL, arena);
-        const bd_anchors anchors = {.blocks = 1, .anchor = (int32_t[]){ANCHOR}, .keep = (uint8_t[]){1}};
-        const bd_draft_batch batch = {.rows = 1, .length = S, .tokens = tokens, .loss_mask = mask,
-                                      .anchors = &anchors, .features = features};
+        const bd_anchors anchors = {
+            .blocks = 1, .anchor = (int32_t[]){ANCHOR}, .keep = (uint8_t[]){1}};
+        const bd_draft_batch batch = {.rows = 1,
+                                      .length = S,
+                                      .tokens = tokens,
+                                      .loss_mask = mask,
+                                      .anchors = &anchors,
+                                      .features = features};
         bd_draft_objective o = bd_draft_objective_default();
         o.distill = false;
         bd_draft_loss loss;
@@ -300,7 +311,8 @@ static void training_and_drafting_agree(void **state)
     }
 }
 
-// --- options -----------------------------------------------------------------------------------------
+// --- options
+// -----------------------------------------------------------------------------------------
 
 static bool three_calls(void *self, const int32_t *tokens, int64_t count)
 {
@@ -336,8 +348,10 @@ static void bad_requests_are_refused(void **state)
     bd_generation g = bd_generation_default();
     int32_t out[NEW], bad[2] = {1, 97};
     g.most = NEW;
-    check_refused(bd_generate(c.decoder, some_prompt, 0, &g, out, NULL, &err) >= 0, err, "prompt is empty");
-    check_refused(bd_generate(c.decoder, bad, 2, &g, out, NULL, &err) >= 0, err, "token 97 at position 1");
+    check_refused(bd_generate(c.decoder, some_prompt, 0, &g, out, NULL, &err) >= 0, err,
+                  "prompt is empty");
+    check_refused(bd_generate(c.decoder, bad, 2, &g, out, NULL, &err) >= 0, err,
+                  "token 97 at position 1");
     g.most = CAPACITY;
     check_refused(bd_generate(c.decoder, some_prompt, PROMPT, &g, out, NULL, &err) >= 0, err,
                   "do not fit a context of 256");

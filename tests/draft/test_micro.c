@@ -1,4 +1,5 @@
-/* The micro model of draft-family 11.3: outputs (M1), losses (M2), drafts (M5) and gradients (M9). */
+/* The micro model of draft-family 11.3: outputs (M1), losses (M2), drafts (M5) and gradients (M9).
+ */
 #include "draft/session.h"
 #include "micro.h"
 
@@ -15,7 +16,8 @@ static void formula(void **state)
         check_near(micro_value(1, i, 1, 0), want[i], 5e-9);
     check_near(micro_value(90, 1, 1, 0), -.35464535, 5e-9);
     micro *m = micro_open();
-    const int32_t tokens[24] = {0, 7, 0, 6, 5, 7, 5, 6, 0, 7, 7, 3, 2, 4, 9, 0, 1, 8, 1, 4, 0, 2, 7, 5};
+    const int32_t tokens[24] = {0, 7, 0, 6, 5, 7, 5, 6, 0, 7, 7, 3,
+                                2, 4, 9, 0, 1, 8, 1, 4, 0, 2, 7, 5};
     assert_memory_equal(m->tokens, tokens, sizeof tokens);
     micro_close(m);
 }
@@ -80,8 +82,9 @@ static void losses(void **state)
     float weights[MICRO_B * MICRO_N * MICRO_BS];
     bd_draft_record record = {.weights = weights};
     micro_step(m, false, dpace, &record);
-    check_array(weights, ((float[]){0, 1.02437176023f, .48746892415f, .16971129548f, 0, 0,
-                                    .78878433776f, .26699656986f}),
+    check_array(weights,
+                ((float[]){0, 1.02437176023f, .48746892415f, .16971129548f, 0, 0, .78878433776f,
+                           .26699656986f}),
                 8, TOLERANCE);
     m->draft->config.window = 5;
     bd_draft_loss loss = micro_step(m, false, decay, NULL);
@@ -151,10 +154,9 @@ enum { GRADIENTS = sizeof gradients / sizeof gradients[0] };
 /* The number of the formula a parameter was filled with. */
 static int64_t formula_of(const char *name)
 {
-    static const char *const parts[] = {"q_proj", "k_proj",          "v_proj",
-                                        "o_proj", "q_norm",          "k_norm",
-                                        "input_", "post_attention_", "gate_proj",
-                                        "up_proj", "down_proj"};
+    static const char *const parts[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                        "q_norm",    "k_norm",  "input_",   "post_attention_",
+                                        "gate_proj", "up_proj", "down_proj"};
     if (!strncmp(name, "layers.", 7))
         for (int i = 0; i < 11; i++)
             if (strstr(name, parts[i]))
@@ -193,8 +195,10 @@ static void gradients_of_both_losses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(formula), cmocka_unit_test(outputs),
-        cmocka_unit_test(losses),  cmocka_unit_test(drafts),
+        cmocka_unit_test(formula),
+        cmocka_unit_test(outputs),
+        cmocka_unit_test(losses),
+        cmocka_unit_test(drafts),
         cmocka_unit_test(gradients_of_both_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Every golden training case of the plain variant: what the step reads, computes and leaves behind. */
+/* Every golden training case of the plain variant: what the step reads, computes and leaves behind.
+ */
 #include "attention/visibility.h"
 #include "base/threads.h"
 #include "golden.h"
@@ -6,18 +7,21 @@
 
 #define TOLERANCE 1e-4
 
-static const char *const cases[] = {"dflash-ce-none",     "dflash-ce-decay",
-                                    "dflash-ce-dpace-causal-window", "dflash-kd-decay",
-                                    "dflash-kd-dpace-hidden", "dflash-kd-prenorm",
-                                    "dflash-no-anchor",   "dflash-zero-weights",
-                                    "dflash-weight-one",  "dflash-weight-below-one"};
+static const char *const cases[] = {
+    "dflash-ce-none",         "dflash-ce-decay",        "dflash-ce-dpace-causal-window",
+    "dflash-kd-decay",        "dflash-kd-dpace-hidden", "dflash-kd-prenorm",
+    "dflash-no-anchor",       "dflash-zero-weights",    "dflash-weight-one",
+    "dflash-weight-below-one"};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static void check_inputs(const golden_case *c)
 {
-    bd_block_batch blocks = {.rows = c->batch.rows, .length = c->batch.length,
-                             .block_size = c->draft->config.block_size, .tokens = c->batch.tokens,
-                             .loss_mask = c->batch.loss_mask, .anchors = c->anchors};
+    bd_block_batch blocks = {.rows = c->batch.rows,
+                             .length = c->batch.length,
+                             .block_size = c->draft->config.block_size,
+                             .tokens = c->batch.tokens,
+                             .loss_mask = c->batch.loss_mask,
+                             .anchors = c->anchors};
     int64_t slots = bd_block_slots(&blocks);
     int32_t *ids = bd_arena_ints(c->arena, slots), *positions = bd_arena_ints(c->arena, slots);
     bd_block_noise(&blocks, (int32_t)c->draft->config.mask_id, ids);
@@ -87,7 +91,8 @@ static void check_gradients(const golden_case *c)
     }
 }
 
-static void run(const golden_case *c, bd_draft_form form, bd_draft_record *record, bd_draft_loss *loss)
+static void run(const golden_case *c, bd_draft_form form, bd_draft_record *record,
+                bd_draft_loss *loss)
 {
     bd_error err = {0};
     bd_parameters_zero_gradients(&c->draft->parameters);
@@ -194,8 +199,8 @@ static void evaluation_leaves_gradients_alone(void **state)
     run(&c, BD_DRAFT_SUM, NULL, &trained);
     float *before = copy_gradients(&c);
     bd_tape tape = bd_tape_begin(c.arena, BD_F32, false);
-    check_ok(bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_SUM, NULL, &evaluated,
-                               &err),
+    check_ok(bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_SUM, NULL,
+                               &evaluated, &err),
              err);
     float *after = copy_gradients(&c);
     assert_memory_equal(&trained, &evaluated, sizeof trained);
@@ -212,19 +217,19 @@ static void bad_batches_are_refused(void **state)
     bd_draft_loss loss;
     bd_tape tape = bd_tape_begin(c.arena, BD_F32, true);
     c.objective.distill = true;
-    check_refused(bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_SUM, NULL, &loss,
-                                    &err),
-                  err, "logits or final hidden states");
+    check_refused(
+        bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_SUM, NULL, &loss, &err),
+        err, "logits or final hidden states");
     c.objective.distill = false;
     c.objective.weighting.alpha = 0;
-    check_refused(bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_SUM, NULL, &loss,
-                                    &err),
-                  err, "dpace_alpha");
+    check_refused(
+        bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_SUM, NULL, &loss, &err),
+        err, "dpace_alpha");
     c.objective.weighting.alpha = 1;
     c.batch.length--;
-    check_refused(bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_SUM, NULL, &loss,
-                                    &err),
-                  err, "must be divisible by block_size");
+    check_refused(
+        bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, BD_DRAFT_SUM, NULL, &loss, &err),
+        err, "must be divisible by block_size");
     golden_close(&c);
 }
 

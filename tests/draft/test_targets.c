@@ -1,5 +1,5 @@
-/* Block tokens, labels, weights and the weighted mean: draft-family T05, T13, T14, T18 to T23, T49, T51,
- * T53. */
+/* Block tokens, labels, weights and the weighted mean: draft-family T05, T13, T14, T18 to T23, T49,
+ * T51, T53. */
 #include "draft/targets.h"
 #include "golden.h"
 
@@ -15,8 +15,12 @@ static void noise_and_positions(void **state)
     const int32_t anchor[3] = {2, 5, 0};
     const uint8_t keep[3] = {1, 1, 0};
     bd_anchors anchors = {.blocks = 3, .anchor = anchor, .keep = keep};
-    bd_block_batch batch = {.rows = 1, .length = S, .block_size = 3, .tokens = tokens_11,
-                            .loss_mask = everything, .anchors = &anchors};
+    bd_block_batch batch = {.rows = 1,
+                            .length = S,
+                            .block_size = 3,
+                            .tokens = tokens_11,
+                            .loss_mask = everything,
+                            .anchors = &anchors};
     int32_t ids[9], positions[9];
     bd_block_noise(&batch, 99, ids);
     check_ints("T13", ids, (int32_t[]){13, 99, 99, 16, 99, 99, 99, 99, 99}, 9);
@@ -31,8 +35,12 @@ static void expect_targets(int shift, const int32_t *anchor, int64_t blocks, con
     bd_arena *arena = check_arena();
     const uint8_t keep[2] = {1, 1};
     bd_anchors anchors = {.blocks = blocks, .anchor = anchor, .keep = keep};
-    bd_block_batch batch = {.rows = 1, .length = S, .block_size = block_size, .tokens = tokens_10,
-                            .loss_mask = mask, .anchors = &anchors};
+    bd_block_batch batch = {.rows = 1,
+                            .length = S,
+                            .block_size = block_size,
+                            .tokens = tokens_10,
+                            .loss_mask = mask,
+                            .anchors = &anchors};
     bd_block_targets t = bd_block_targets_make(&batch, shift, arena);
     int64_t slots = bd_block_slots(&batch);
     if (token)
@@ -63,8 +71,12 @@ static void tokens_of_blocks(void **state)
     const int32_t anchor[2] = {2, 5};
     const uint8_t keep[2] = {1, 1};
     bd_anchors anchors = {.blocks = 2, .anchor = anchor, .keep = keep};
-    bd_block_batch batch = {.rows = 1, .length = S, .block_size = 4, .tokens = tokens_10,
-                            .loss_mask = one_masked, .anchors = &anchors};
+    bd_block_batch batch = {.rows = 1,
+                            .length = S,
+                            .block_size = 4,
+                            .tokens = tokens_10,
+                            .loss_mask = one_masked,
+                            .anchors = &anchors};
     int32_t tokens[8];
     bd_block_tokens(&batch, tokens);
     check_ints("T19", tokens, (int32_t[]){12, 13, 14, 15, 15, 16, 17, 17}, 8);
@@ -79,8 +91,8 @@ static void teacher_rows(void **state)
 }
 
 /* Weights of one block of `bs` slots. */
-static void weights_of(bd_weighting w, int shift, int64_t bs, const float *supervised, const float *q,
-                       float *out)
+static void weights_of(bd_weighting w, int shift, int64_t bs, const float *supervised,
+                       const float *q, float *out)
 {
     float cross_entropy[8] = {0};
     const int32_t anchor[1] = {0};
@@ -158,10 +170,14 @@ static void bad_weightings_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(noise_and_positions), cmocka_unit_test(labels),
-        cmocka_unit_test(tokens_of_blocks),    cmocka_unit_test(teacher_rows),
-        cmocka_unit_test(decay),               cmocka_unit_test(dpace),
-        cmocka_unit_test(weighted_mean),       cmocka_unit_test(bad_weightings_are_refused),
+        cmocka_unit_test(noise_and_positions),
+        cmocka_unit_test(labels),
+        cmocka_unit_test(tokens_of_blocks),
+        cmocka_unit_test(teacher_rows),
+        cmocka_unit_test(decay),
+        cmocka_unit_test(dpace),
+        cmocka_unit_test(weighted_mean),
+        cmocka_unit_test(bad_weightings_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

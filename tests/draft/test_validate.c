@@ -10,8 +10,8 @@ typedef struct {
     int64_t cycle;
 } counting;
 
-static int64_t count_draft(void *self, const int32_t *tokens, int64_t count, int64_t steps, int32_t *base,
-                           int32_t *drafts, bd_error *err)
+static int64_t count_draft(void *self, const int32_t *tokens, int64_t count, int64_t steps,
+                           int32_t *base, int32_t *drafts, bd_error *err)
 {
     (void)tokens;
     (void)err;
@@ -24,8 +24,8 @@ static int64_t count_draft(void *self, const int32_t *tokens, int64_t count, int
     return n;
 }
 
-static bool count_judge(void *self, const int32_t *tokens, int64_t count, int64_t first, int32_t *best,
-                        bd_error *err)
+static bool count_judge(void *self, const int32_t *tokens, int64_t count, int64_t first,
+                        int32_t *best, bd_error *err)
 {
     (void)self;
     (void)tokens;
@@ -35,7 +35,8 @@ static bool count_judge(void *self, const int32_t *tokens, int64_t count, int64_
     return true;
 }
 
-static void expect(const int32_t *drafts, int64_t output, int64_t want_accepted, int64_t want_cycles)
+static void expect(const int32_t *drafts, int64_t output, int64_t want_accepted,
+                   int64_t want_cycles)
 {
     bd_error err = {0};
     counting c = {.drafts = drafts, .per_cycle = 2};
@@ -101,14 +102,16 @@ static void real_models(void **state)
     check_ok(bd_validate_draft(d, prompt, 8, 5, 0, &accepted, &cycles, &err), err);
     assert_int_equal(accepted, 5);
     assert_int_equal(cycles, 5);
-    // Corrections lengthen the text uncounted: the text is the greedy one, the metric is reproducible.
+    // Corrections lengthen the text uncounted: the text is the greedy one, the metric is
+    // reproducible.
     check_ok(bd_validate_draft(d, prompt, 8, 20, 3, &accepted, &cycles, &err), err);
     int64_t again, cycles_again;
     check_ok(bd_validate_draft(d, prompt, 8, 20, 3, &again, &cycles_again, &err), err);
     assert_int_equal(accepted, again);
     assert_int_equal(cycles, cycles_again);
     assert_true(accepted > cycles);
-    check_refused(bd_validate_draft(d, prompt, 0, 20, 3, &again, &cycles, &err), err, "prompt of 0");
+    check_refused(bd_validate_draft(d, prompt, 0, 20, 3, &again, &cycles, &err), err,
+                  "prompt of 0");
     bd_decoder_free(d);
     bd_draft_close(draft);
     bd_model_close(target);
@@ -116,7 +119,8 @@ static void real_models(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counted_by_hand), cmocka_unit_test(longest_run),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(counted_by_hand),
+                                       cmocka_unit_test(longest_run),
                                        cmocka_unit_test(real_models)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,17 @@
-/* Settings of drafts that other tools guessed, ignored or left out. Numbers and links are those of the
- * project's list of field reports. */
+/* Settings of drafts that other tools guessed, ignored or left out. Numbers and links are those of
+ * the project's list of field reports. */
 #include "draft/golden.h"
 #include "draft/micro.h"
 
-/* #5 SpecForge#500 (https://github.com/sgl-project/SpecForge/pull/604): the configured mask token was
- * ignored and another invented. */
+/* #5 SpecForge#500 (https://github.com/sgl-project/SpecForge/pull/604): the configured mask token
+ * was ignored and another invented. */
 static void the_configured_mask_is_used(void **state)
 {
     (void)state;
     const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     const bd_anchors anchors = {.blocks = 1, .anchor = (int32_t[]){3}, .keep = (uint8_t[]){1}};
-    const bd_block_batch batch = {.rows = 1, .length = 8, .block_size = 4, .tokens = tokens,
-                                  .anchors = &anchors};
+    const bd_block_batch batch = {
+        .rows = 1, .length = 8, .block_size = 4, .tokens = tokens, .anchors = &anchors};
     bd_model *target = golden_target("target-qwen3-tiny", BD_F32);
     bd_draft *draft = golden_draft("draft-dflash", target, BD_F32);
     assert_int_equal(draft->config.mask_id, 96); // as its config.json says
@@ -22,9 +22,9 @@ static void the_configured_mask_is_used(void **state)
     bd_model_close(target);
 }
 
-/* #6 Automodel#2461 (https://github.com/NVIDIA-NeMo/Automodel/pull/2461): the mask fell back to pad,
- * which is often eos. #7 Model-Optimizer#1621 (https://github.com/NVIDIA/Model-Optimizer/pull/1621): a
- * row that the target does not have. */
+/* #6 Automodel#2461 (https://github.com/NVIDIA-NeMo/Automodel/pull/2461): the mask fell back to
+ * pad, which is often eos. #7 Model-Optimizer#1621
+ * (https://github.com/NVIDIA/Model-Optimizer/pull/1621): a row that the target does not have. */
 static void masks_are_named_and_exist(void **state)
 {
     (void)state;
@@ -39,8 +39,12 @@ static void masks_are_named_and_exist(void **state)
     static const struct {
         int64_t id;
         const char *part;
-    } bad[] = {{-1, "is required"},        {1, "pad token"},  {2, "bos token"},
-               {3, "stop token"},          {4, "stop token"}, {MICRO_V, "an existing row"},
+    } bad[] = {{-1, "is required"},
+               {1, "pad token"},
+               {2, "bos token"},
+               {3, "stop token"},
+               {4, "stop token"},
+               {MICRO_V, "an existing row"},
                {MICRO_V + 5, "an existing row"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         c.mask_id = bad[i].id;
@@ -76,8 +80,8 @@ static json_t *config_of(const char *draft)
     return root;
 }
 
-/* #30 vllm#56792 (https://github.com/vllm-project/vllm/issues/56792) and others: two layouts of a block
- * look alike; without the flag everything loads and nothing is accepted. */
+/* #30 vllm#56792 (https://github.com/vllm-project/vllm/issues/56792) and others: two layouts of a
+ * block look alike; without the flag everything loads and nothing is accepted. */
 static void the_layout_is_always_written(void **state)
 {
     (void)state;
@@ -86,8 +90,8 @@ static void the_layout_is_always_written(void **state)
     json_t *root = config_of("draft-dflash");
     check_ok(bd_draft_config_parse(root, "draft", &c, &err), err);
     json_t *written = bd_draft_config_to_json(&c);
-    assert_true(json_is_false(
-        json_object_get(json_object_get(written, "dflash_config"), "shift_label")));
+    assert_true(
+        json_is_false(json_object_get(json_object_get(written, "dflash_config"), "shift_label")));
     json_decref(written);
     json_t *nested = json_object_get(root, "dflash_config");
     json_object_set_new(nested, "shift_label", json_true());
@@ -100,8 +104,8 @@ static void the_layout_is_always_written(void **state)
     json_decref(root);
 }
 
-/* #31 sglang#37475 (https://github.com/sgl-project/sglang/issues/37475): the right number of wrong layers
- * was made up by a formula. */
+/* #31 sglang#37475 (https://github.com/sgl-project/sglang/issues/37475): the right number of wrong
+ * layers was made up by a formula. */
 static void taps_are_never_guessed_for_a_file(void **state)
 {
     (void)state;
@@ -115,12 +119,14 @@ static void taps_are_never_guessed_for_a_file(void **state)
 }
 
 /* #32 vllm#42704 (https://github.com/vllm-project/vllm/pull/42704), sglang#32204
- * (https://github.com/sgl-project/sglang/issues/32204): taps off by one, the last layer out of range.
- * Tap i is the residual stream after layer i, -1 the embedding; against the dumped reference. */
+ * (https://github.com/sgl-project/sglang/issues/32204): taps off by one, the last layer out of
+ * range. Tap i is the residual stream after layer i, -1 the embedding; against the dumped
+ * reference. */
 static void taps_against_a_dumped_reference(void **state)
 {
     (void)state;
-    static const char *const targets[] = {"target-qwen3-tiny", "target-llama-tiny", "target-qwen2-tiny"};
+    static const char *const targets[] = {"target-qwen3-tiny", "target-llama-tiny",
+                                          "target-qwen2-tiny"};
     for (int n = 0; n < 3; n++) {
         bd_error err = {0};
         bd_arena *arena = check_arena();

@@ -1,17 +1,18 @@
-/* What went wrong in drafter training elsewhere, and does not here. Numbers and links are those of the
- * project's list of field reports. */
+/* What went wrong in drafter training elsewhere, and does not here. Numbers and links are those of
+ * the project's list of field reports. */
 #include <unistd.h>
 
 #include "base/file.h"
 #include "draft/anchors.h"
 #include "draft/micro.h"
 #include "draft/session.h"
+#include "format/json.h"
 #include "tensor/rows.h"
 
 static const bd_weighting even = {.objective = BD_WEIGHT_DECAY, .alpha = .5f};
 
-/* #1 SpecForge#455 (https://github.com/sgl-project/SpecForge/issues/455): labels and positions off by
- * one, with a loss that looked normal. Twelve tokens, written out by hand. */
+/* #1 SpecForge#455 (https://github.com/sgl-project/SpecForge/issues/455): labels and positions off
+ * by one, with a loss that looked normal. Twelve tokens, written out by hand. */
 static void labels_and_positions_by_hand(void **state)
 {
     (void)state;
@@ -21,8 +22,12 @@ static void labels_and_positions_by_hand(void **state)
     for (int i = 0; i < 12; i++)
         mask[i] = 1;
     const bd_anchors anchors = {.blocks = 1, .anchor = (int32_t[]){6}, .keep = (uint8_t[]){1}};
-    const bd_block_batch batch = {.rows = 1, .length = 12, .block_size = 4, .tokens = tokens,
-                                  .loss_mask = mask, .anchors = &anchors};
+    const bd_block_batch batch = {.rows = 1,
+                                  .length = 12,
+                                  .block_size = 4,
+                                  .tokens = tokens,
+                                  .loss_mask = mask,
+                                  .anchors = &anchors};
     int32_t ids[4], positions[4];
     bd_block_noise(&batch, 9, ids);
     bd_block_positions(&batch, positions);
@@ -70,14 +75,16 @@ static void tied_heads(void **state)
     for (int v = 0; v < MICRO_V; v++) {
         logits[v] = 0;
         for (int i = 0; i < MICRO_H; i++)
-            logits[v] += p.hidden[MICRO_H + i] * ((const float *)target->embedding->data)[v * MICRO_H + i];
+            logits[v] +=
+                p.hidden[MICRO_H + i] * ((const float *)target->embedding->data)[v * MICRO_H + i];
     }
     assert_int_equal(p.tokens[0], bd_argmax(logits, MICRO_V));
     bd_draft_session_free(s);
     bd_draft_close(draft);
     bd_model_close(target);
 
-    json_t *root = bd_model_config_to_json(&config); // the same file, but the configuration says untied
+    json_t *root =
+        bd_model_config_to_json(&config); // the same file, but the configuration says untied
     json_object_set_new(root, "tie_word_embeddings", json_false());
     check_ok(bd_path_join(path, folder, "config.json", &err), err);
     check_ok(bd_json_save(root, path, &err), err);
@@ -88,9 +95,9 @@ static void tied_heads(void **state)
     bd_arena_destroy(arena);
 }
 
-/* #2 SpecForge#470 (https://github.com/sgl-project/SpecForge/issues/470): with overlapping anchors later
- * blocks saw earlier blocks' future, and more anchors made the loss look good. Each block's loss is what
- * it is alone, and nothing a block must not see moves it. */
+/* #2 SpecForge#470 (https://github.com/sgl-project/SpecForge/issues/470): with overlapping anchors
+ * later blocks saw earlier blocks' future, and more anchors made the loss look good. Each block's
+ * loss is what it is alone, and nothing a block must not see moves it. */
 static void more_anchors_do_not_help_each_other(void **state)
 {
     (void)state;
@@ -133,8 +140,8 @@ static void the_future_does_not_leak(void **state)
     micro_close(m);
 }
 
-/* #3 SpecForge#463 (https://github.com/sgl-project/SpecForge/pull/463): blocks cut uniformly instead of
- * at random anchors of the answer, and slots that all count the same. */
+/* #3 SpecForge#463 (https://github.com/sgl-project/SpecForge/pull/463): blocks cut uniformly
+ * instead of at random anchors of the answer, and slots that all count the same. */
 static void anchors_are_random_and_in_the_answer(void **state)
 {
     (void)state;
@@ -143,8 +150,12 @@ static void anchors_are_random_and_in_the_answer(void **state)
     float mask[LENGTH] = {0};
     for (int i = FIRST; i < END; i++)
         mask[i] = 1;
-    const bd_anchor_sampling s = {.rows = 1, .length = LENGTH, .block_size = 4, .most = 5,
-                                  .loss_mask = mask, .fixed_width = true};
+    const bd_anchor_sampling s = {.rows = 1,
+                                  .length = LENGTH,
+                                  .block_size = 4,
+                                  .most = 5,
+                                  .loss_mask = mask,
+                                  .fixed_width = true};
     int seen[LENGTH] = {0};
     for (int step = 0; step < STEPS; step++) {
         size_t mark = bd_arena_mark(arena);
@@ -163,13 +174,14 @@ static void anchors_are_random_and_in_the_answer(void **state)
             square += (seen[p] - expected) * (seen[p] - expected) / expected;
     assert_true(square < 52.6); // chi-square, 25 degrees, 99.9 %
     bd_draft_objective o = bd_draft_objective_default();
-    assert_int_equal(o.weighting.objective, BD_WEIGHT_DPACE); // slots are weighed unless told otherwise
+    assert_int_equal(o.weighting.objective,
+                     BD_WEIGHT_DPACE); // slots are weighed unless told otherwise
     bd_arena_destroy(arena);
 }
 
 /* #13 speculators#720 (https://github.com/vllm-project/speculators/pull/720): the decay changed the
- * effective learning rate, because the loss was divided by a token count. With a head of zeros every
- * slot's loss is ln V, and so is the mean, whatever the decay. */
+ * effective learning rate, because the loss was divided by a token count. With a head of zeros
+ * every slot's loss is ln V, and so is the mean, whatever the decay. */
 static void decay_does_not_change_the_scale(void **state)
 {
     (void)state;
@@ -197,8 +209,8 @@ static float *all_gradients(const micro *m, bd_arena *arena)
     return all;
 }
 
-/* #15 SpecForge#563 (https://github.com/sgl-project/SpecForge/pull/563): an evaluation left the model in
- * another state for the rest of the training. */
+/* #15 SpecForge#563 (https://github.com/sgl-project/SpecForge/pull/563): an evaluation left the
+ * model in another state for the rest of the training. */
 static void evaluation_changes_nothing(void **state)
 {
     (void)state;
@@ -209,7 +221,8 @@ static void evaluation_changes_nothing(void **state)
     float *first = all_gradients(m, arena);
     bd_tape tape = bd_tape_begin(arena, BD_F32, false);
     bd_draft_objective o = bd_draft_objective_default();
-    check_ok(bd_draft_step_run(m->draft, &tape, &m->batch, &o, BD_DRAFT_SUM, NULL, &loss, &err), err);
+    check_ok(bd_draft_step_run(m->draft, &tape, &m->batch, &o, BD_DRAFT_SUM, NULL, &loss, &err),
+             err);
     assert_true(loss.weight > 0);
     bd_draft_session *s = bd_draft_session_create(m->draft, 16, &err);
     check_ok(bd_draft_begin(s, &(bd_hidden){m->features, 5}, &err), err);
@@ -226,8 +239,8 @@ static void evaluation_changes_nothing(void **state)
 }
 
 /* #22 SpecForge#521 (https://github.com/sgl-project/SpecForge/issues/521), Automodel#3899
- * (https://github.com/NVIDIA-NeMo/Automodel/pull/3899): logits of anchors x block x vocabulary did not
- * fit. They are never held together, and the gradients are those of the dense computation. */
+ * (https://github.com/NVIDIA-NeMo/Automodel/pull/3899): logits of anchors x block x vocabulary did
+ * not fit. They are never held together, and the gradients are those of the dense computation. */
 static void fused_loss_is_the_dense_one(void **state)
 {
     (void)state;
@@ -248,12 +261,17 @@ static void fused_loss_is_the_dense_one(void **state)
     bd_value *h = bd_tape_value(&tape, R, H, true);
     memcpy(h->data, x, (size_t)(R * H) * sizeof(float));
     float *losses = bd_arena_floats(arena, R), *dense_losses = bd_arena_floats(arena, R);
-    bd_vocabulary_loss loss = {.rows = R, .vocabulary = V, .scale = scale, .targets = targets,
-                               .hard = 1, .hard_loss = losses};
+    bd_vocabulary_loss loss = {.rows = R,
+                               .vocabulary = V,
+                               .scale = scale,
+                               .targets = targets,
+                               .hard = 1,
+                               .hard_loss = losses};
     bd_op_vocabulary_loss(&tape, h, &head, &loss);
     assert_true(bd_arena_peak(fused) < sizeof(float) * R * V / 2);
 
-    float *logits = bd_arena_floats(arena, (int64_t)R * V), *slopes = bd_arena_floats(arena, (int64_t)R * V);
+    float *logits = bd_arena_floats(arena, (int64_t)R * V),
+          *slopes = bd_arena_floats(arena, (int64_t)R * V);
     bd_matmul(bd_parameter_forward(&head, BD_F32), x, R, H, NULL, logits, V, BD_STORE, arena);
     loss.hard_loss = dense_losses;
     bd_vocabulary_loss_on_logits(&loss, logits, slopes);

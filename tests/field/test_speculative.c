@@ -1,5 +1,5 @@
-/* Losslessness and speed of speculative decoding, as reported against other tools. Numbers and links are
- * those of the project's list of field reports. */
+/* Losslessness and speed of speculative decoding, as reported against other tools. Numbers and
+ * links are those of the project's list of field reports. */
 #include "base/random.h"
 #include "draft/golden.h"
 #include "draft/micro.h"
@@ -7,7 +7,8 @@
 #include "draft/speculative.h"
 #include "tensor/rows.h"
 
-// --- the rule of acceptance ------------------------------------------------------------------------
+// --- the rule of acceptance
+// ------------------------------------------------------------------------
 
 enum { TOY = 8, DRAWS = 50000 };
 
@@ -40,8 +41,8 @@ static int64_t accepted_of(const float *p, const float *q, int64_t *seen)
 }
 
 /* #43 z-lab/dflash#74 (https://github.com/z-lab/dflash/issues/74), #44 1bit-MONSTER#637
- * (https://github.com/1bit-MONSTER/1bit-MONSTER/issues/637): sampled output with the wrong distribution.
- * Tokens follow p whatever q is, and are accepted as often as the two overlap. */
+ * (https://github.com/1bit-MONSTER/1bit-MONSTER/issues/637): sampled output with the wrong
+ * distribution. Tokens follow p whatever q is, and are accepted as often as the two overlap. */
 static void accepted_tokens_follow_the_target(void **state)
 {
     (void)state;
@@ -93,9 +94,10 @@ static void residual_by_hand(void **state)
     static const float p[3] = {.5f, .3f, .2f}, q[3] = {.7f, .1f, .2f};
     float scratch[3];
     int32_t token;
-    const bd_draws high = {.accept = .72f, .residual = .9f}, low = {.accept = .71f, .residual = .9f};
+    const bd_draws high = {.accept = .72f, .residual = .9f},
+                   low = {.accept = .71f, .residual = .9f};
     assert_false(bd_accept_token(p, q, 3, 0, &high, scratch, &token)); // .72 * .7 > .5
-    assert_int_equal(token, 1);                                       // the residual is [0, 1, 0]
+    assert_int_equal(token, 1);                                        // the residual is [0, 1, 0]
     assert_true(bd_accept_token(p, q, 3, 0, &low, scratch, &token));
     assert_true(bd_accept_token(p, q, 3, 2, &high, scratch, &token));
     static const float same[3] = {.5f, .3f, .2f}; // nothing left over: from p itself
@@ -104,7 +106,8 @@ static void residual_by_hand(void **state)
     assert_int_equal(token, 1);
 }
 
-// --- whole texts -----------------------------------------------------------------------------------
+// --- whole texts
+// -----------------------------------------------------------------------------------
 
 /* A draft that samples each slot from a tempered head and says so: any variant with a joint. */
 static void sample_slots(bd_draft_decoding *d)
@@ -141,8 +144,9 @@ static void exact_pairs(bd_decoder *d, const int32_t *prompt, int64_t count, con
     }
 }
 
-/* #43, #45 z-lab/dflash#169 (https://github.com/z-lab/dflash/pull/169), end to end: the second and third
- * token of texts, of which the draft proposed both, are distributed as the target has them. */
+/* #43, #45 z-lab/dflash#169 (https://github.com/z-lab/dflash/pull/169), end to end: the second and
+ * third token of texts, of which the draft proposed both, are distributed as the target has them.
+ */
 static void sampled_texts_follow_the_target(void **state)
 {
     (void)state;
@@ -171,7 +175,7 @@ static void sampled_texts_follow_the_target(void **state)
             accepted += report.accepted[0];
             seen[out[0] * MICRO_V + out[1]]++;
         }
-        assert_true(accepted > 100); // the draft had a say
+        assert_true(accepted > 100);                                // the draft had a say
         assert_true(chi_square(seen, exact, PAIRS, TEXTS) < 173.6); // 120 degrees, 99.9 %
         bd_decoder_free(d);
     }
@@ -182,8 +186,8 @@ static void sampled_texts_follow_the_target(void **state)
 
 /* #47 llama.cpp#27407 (https://github.com/ggml-org/llama.cpp/issues/27407), vllm#7627
  * (https://github.com/vllm-project/vllm/issues/7627): greedy text changed with a draft. #48
- * (https://github.com/RBLN-SW/vllm-rbln/pull/630): and each token is the arg max of its own context, read
- * in one piece. */
+ * (https://github.com/RBLN-SW/vllm-rbln/pull/630): and each token is the arg max of its own
+ * context, read in one piece. */
 static void greedy_text_is_the_same_to_the_byte(void **state)
 {
     (void)state;
@@ -203,13 +207,14 @@ static void greedy_text_is_the_same_to_the_byte(void **state)
             g.most = NEW;
             for (int i = 0; i < PROMPT; i++)
                 text[with][i] = (i * 31 + 7) % 90;
-            assert_int_equal(bd_generate(d, text[with], PROMPT, &g, text[with] + PROMPT, NULL, &err), NEW);
+            assert_int_equal(
+                bd_generate(d, text[with], PROMPT, &g, text[with] + PROMPT, NULL, &err), NEW);
             bd_decoder_free(d);
         }
         assert_memory_equal(text[0], text[1], sizeof text[0]);
         bd_tape tape = bd_tape_begin(arena, compute, false);
-        const bd_value *h = bd_model_forward(target, &tape, &(bd_forward){.tokens = text[0], .rows = 1,
-                                                                         .length = PROMPT + NEW});
+        const bd_value *h = bd_model_forward(
+            target, &tape, &(bd_forward){.tokens = text[0], .rows = 1, .length = PROMPT + NEW});
         float *logits = bd_arena_floats(arena, target->config.vocabulary);
         for (int i = PROMPT; i < PROMPT + NEW; i++) {
             bd_model_logits(target, h->data + (i - 1) * h->width, 1, logits, arena);
@@ -234,8 +239,8 @@ static void add_cycle(void *self, const bd_cycle *cycle)
     assert_true(cycle->draft_seconds >= 0 && cycle->verify_seconds > 0);
 }
 
-/* #55 llama.cpp#12968 (https://github.com/ggml-org/llama.cpp/issues/12968): acceptance per position, mean
- * length and a record per cycle that agree with each other. */
+/* #55 llama.cpp#12968 (https://github.com/ggml-org/llama.cpp/issues/12968): acceptance per
+ * position, mean length and a record per cycle that agree with each other. */
 static void statistics_add_up(void **state)
 {
     (void)state;
@@ -275,8 +280,9 @@ static void statistics_add_up(void **state)
     bd_model_close(target);
 }
 
-/* #50 ds4#676 (https://github.com/antirez/ds4/issues/676): slower with a draft than without. With made-up
- * times: a draft that never helps costs under 3 % of a long text, one that helps is not held back. */
+/* #50 ds4#676 (https://github.com/antirez/ds4/issues/676): slower with a draft than without. With
+ * made-up times: a draft that never helps costs under 3 % of a long text, one that helps is not
+ * held back. */
 static void drafting_rests_where_it_does_not_pay(void **state)
 {
     (void)state;

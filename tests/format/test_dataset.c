@@ -118,6 +118,7 @@ static void not_utf8(void **state)
          "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd", 1},
         {"ab\xe2\x82", 4, "byte 2 of the file is 0xe2", "ab\xef\xbf\xbd", 1}, // cut off
         {"a\0b\0\n", 5, "byte 1 of the file is 0x00", "a\xef\xbf\xbd" "b\xef\xbf\xbd\n", 1},
+        {"\xef\xbb\xbf" "a\xff", 5, "byte 4 of the file is 0xff", "a\xef\xbf\xbd", 1},
         {"\xff\n\xff\n", 4, ":1: byte 0 of the file is 0xff", "\xef\xbf\xbd\n\xef\xbf\xbd\n", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -93,7 +93,10 @@ static void spellings_old_and_new(void **state)
                 "1, \"num_attention_heads\": 2, \"intermediate_size\": 3, \"num_key_value_heads\": null, "
                 "\"some_new_key\": [1], \"pretraining_tp\": 1, \"transformers_version\": \"5\"}");
     assert_int_equal(c.key_heads, 2);
+    // Qwen2 does not look at the field.
     c = read_ok("{" QWEN2 ", \"attention_bias\": false}");
+    assert_true(c.qkv_bias && !c.output_bias);
+    c = read_ok("{" QWEN2 ", \"attention_bias\": true}");
     assert_true(c.qkv_bias && !c.output_bias);
 }
 

@@ -164,6 +164,7 @@ static void errors_in_files(void **state)
         {"data: {train_files: ['']}\n", "a list of texts expected"},
         {"train:\n  warmup_step: 1\n", "r.yaml:2: unknown option train.warmup_step; did you mean "
                                        "train.warmup_steps?"},
+        {"rollout:\n  temperatur: 1\n", "did you mean rollout.temperature?"},
         {"train:\n  block_size: 1\n", "did you mean objective.block_size?"},
         {"train:\n  learning_rate: 1\n", "did you mean train.lr?"},
         {"draft:\n  dflash_num_anchors: 1\n", "did you mean draft.num_anchors?"},

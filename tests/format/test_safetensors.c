@@ -280,6 +280,11 @@ static void folders_of_shards(void **state)
     json_t *index = bd_json_load(path, &err);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(index, "metadata"), "total_size")),
                      3 + 24 + 6 + 8 + 16);
+    json_t *map = json_object_get(index, "weight_map");
+    assert_string_equal(json_string_value(json_object_get(map, "floats")),
+                        "model-00001-of-00002.safetensors");
+    assert_string_equal(json_string_value(json_object_get(map, "halves")),
+                        "model-00002-of-00002.safetensors");
     json_decref(index);
     // Saving again as one file replaces the index, which would be stale.
     check_ok(bd_safetensors_write_folder(folder, mixed, 2, 1 << 20, &err), err);

@@ -40,10 +40,20 @@ static inline bd_safetensors *golden_open(const char *path)
 /* A description with every size different, so that a mix-up of two shows. */
 static inline bd_model_config small_config(bd_model_family family)
 {
-    bd_model_config c = {.family = family, .vocabulary = 61, .hidden = 24, .layers = 3,
-                         .query_heads = 4, .key_heads = 2, .head_size = 10, .intermediate = 36,
-                         .max_positions = 256, .norm_eps = 1e-6, .initializer_range = 0.3,
-                         .dtype = BD_F32, .bos = -1, .pad = -1};
+    bd_model_config c = {.family = family,
+                         .vocabulary = 61,
+                         .hidden = 24,
+                         .layers = 3,
+                         .query_heads = 4,
+                         .key_heads = 2,
+                         .head_size = 10,
+                         .intermediate = 36,
+                         .max_positions = 256,
+                         .norm_eps = 1e-6,
+                         .initializer_range = 0.3,
+                         .dtype = BD_F32,
+                         .bos = -1,
+                         .pad = -1};
     c.tied_head = family == BD_FAMILY_QWEN3;
     c.qkv_bias = family == BD_FAMILY_QWEN2;
     c.qk_norm = family == BD_FAMILY_QWEN3;

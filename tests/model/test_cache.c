@@ -10,11 +10,12 @@ static void feed(bd_model *model, bd_cache *cache, const int32_t *tokens, int64_
 {
     int64_t V = model->config.vocabulary;
     bd_tape tape = bd_tape_begin(arena, model->compute, false);
-    for (int64_t at = from; at < to; pieces += pieces[1] > 0) {
+    for (int64_t at = from; at<to; pieces += pieces[1]> 0) {
         int64_t n = at + pieces[0] <= to ? pieces[0] : to - at;
         size_t mark = bd_arena_mark(arena);
-        bd_value *h = bd_model_forward(model, &tape, &(bd_forward){.tokens = tokens + at, .rows = 1,
-                                                                   .length = n, .cache = cache});
+        bd_value *h = bd_model_forward(
+            model, &tape,
+            &(bd_forward){.tokens = tokens + at, .rows = 1, .length = n, .cache = cache});
         bd_model_logits(model, h->data, n, logits + at * V, arena);
         bd_arena_release(arena, mark);
         at += n;
@@ -99,8 +100,8 @@ static void truncation(void **state)
     bd_arena_destroy(arena);
 }
 
-/* A rule together with a cache: blocks of a block-diffusion row, one at a time, against the whole row.
- * With a sliding layer as well, which stays causal whatever the rule is. */
+/* A rule together with a cache: blocks of a block-diffusion row, one at a time, against the whole
+ * row. With a sliding layer as well, which stays causal whatever the rule is. */
 static void blocks_through_a_cache(void **state)
 {
     (void)state;
@@ -114,27 +115,31 @@ static void blocks_through_a_cache(void **state)
         int64_t H = config.hidden;
         int32_t tokens[LENGTH], canvas[BLOCK];
         random_tokens(tokens, LENGTH, config.vocabulary, 3);
-        bd_visibility rule = {.kind = BD_BLOCK_DIFFUSION, .block_size = BLOCK,
-                              .query_length = LENGTH, .key_length = LENGTH};
+        bd_visibility rule = {.kind = BD_BLOCK_DIFFUSION,
+                              .block_size = BLOCK,
+                              .query_length = LENGTH,
+                              .key_length = LENGTH};
         bd_tape tape = bd_tape_begin(arena, BD_F32, false);
-        bd_value *whole = bd_model_forward(model, &tape, &(bd_forward){.tokens = tokens, .rows = 1,
-                                                                       .length = LENGTH,
-                                                                       .rule = &rule});
-        bd_value *causal = bd_model_forward(model, &tape, &(bd_forward){.tokens = tokens, .rows = 1,
-                                                                        .length = LENGTH});
+        bd_value *whole = bd_model_forward(
+            model, &tape,
+            &(bd_forward){.tokens = tokens, .rows = 1, .length = LENGTH, .rule = &rule});
+        bd_value *causal = bd_model_forward(
+            model, &tape, &(bd_forward){.tokens = tokens, .rows = 1, .length = LENGTH});
         assert_true(memcmp(whole->data, causal->data, (size_t)H * sizeof(float)) != 0);
         bd_cache *cache = bd_cache_create(model, LENGTH, &err);
         check_ok(cache, err);
         for (int64_t at = 0; at < LENGTH; at += BLOCK) {
             int64_t n = at + BLOCK <= LENGTH ? BLOCK : LENGTH - at;
             random_tokens(canvas, BLOCK, config.vocabulary, (uint64_t)at + 9);
-            bd_model_forward(model, &tape, &(bd_forward){.tokens = canvas, .rows = 1, .length = n,
-                                                         .rule = &rule, .cache = cache});
+            bd_model_forward(
+                model, &tape,
+                &(bd_forward){
+                    .tokens = canvas, .rows = 1, .length = n, .rule = &rule, .cache = cache});
             bd_cache_truncate(cache, at); // a pass over the canvas is not kept
-            bd_value *h = bd_model_forward(model, &tape,
-                                           &(bd_forward){.tokens = tokens + at, .rows = 1,
-                                                         .length = n, .rule = &rule,
-                                                         .cache = cache});
+            bd_value *h = bd_model_forward(
+                model, &tape,
+                &(bd_forward){
+                    .tokens = tokens + at, .rows = 1, .length = n, .rule = &rule, .cache = cache});
             assert_memory_equal(h->data, whole->data + at * H, (size_t)(n * H) * sizeof(float));
         }
         bd_cache_free(cache);
@@ -157,8 +162,8 @@ static void window(void **state)
     random_tokens(tokens, 12, config.vocabulary, 3);
     memcpy(others, tokens, sizeof others);
     others[3] = (others[3] + 1) % (int32_t)config.vocabulary;
-    bd_visibility rule = {.kind = BD_BLOCK_DIFFUSION, .block_size = 12, .query_length = 12,
-                          .key_length = 12};
+    bd_visibility rule = {
+        .kind = BD_BLOCK_DIFFUSION, .block_size = 12, .query_length = 12, .key_length = 12};
     const bd_visibility *rules[] = {NULL, &rule};
     for (int r = 0; r < 2; r++) {
         bd_tape tape = bd_tape_begin(arena, BD_F32, false);
@@ -191,15 +196,16 @@ static void flat_memory(void **state)
     bd_tape tape = bd_tape_begin(arena, BD_BF16, false);
     for (int step = 0; step < 128; step++) {
         size_t mark = bd_arena_mark(arena);
-        bd_value *h = bd_model_forward(model, &tape, &(bd_forward){.tokens = &token, .rows = 1,
-                                                                   .length = 1, .cache = cache});
+        bd_value *h = bd_model_forward(
+            model, &tape, &(bd_forward){.tokens = &token, .rows = 1, .length = 1, .cache = cache});
         bd_model_logits(model, h->data, 1, logits, arena);
         bd_arena_release(arena, mark);
         assert_null(tape.last);
         if (step == 4)
             peak = bd_arena_peak(arena);
     }
-    // Scratch of attention may follow the length of the cache; nothing may follow the number of steps.
+    // Scratch of attention may follow the length of the cache; nothing may follow the number of
+    // steps.
     assert_true(bd_arena_peak(arena) <= peak + 128 * 64 * sizeof(float));
     bd_cache_free(cache);
     bd_model_close(model);
@@ -230,9 +236,11 @@ static void layers_share_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunkings),   cmocka_unit_test(truncation),
+        cmocka_unit_test(chunkings),
+        cmocka_unit_test(truncation),
         cmocka_unit_test(blocks_through_a_cache),
-        cmocka_unit_test(window),      cmocka_unit_test(flat_memory),
+        cmocka_unit_test(window),
+        cmocka_unit_test(flat_memory),
         cmocka_unit_test(layers_share_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

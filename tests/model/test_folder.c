@@ -27,7 +27,8 @@ static const char *inside(const char *name)
     return path;
 }
 
-// --- round trips -----------------------------------------------------------------------------------
+// --- round trips
+// -----------------------------------------------------------------------------------
 
 static void f32_round_trip(void **state)
 {
@@ -125,7 +126,8 @@ static void new_models(void **state)
     bd_model_close(c);
 }
 
-// --- folders that do not fit --------------------------------------------------------------------------
+// --- folders that do not fit
+// --------------------------------------------------------------------------
 
 /* Write the small model with changes: a tensor left out, renamed, reshaped, retyped. */
 typedef struct {
@@ -143,8 +145,8 @@ static void write_damaged(const bd_model *model, damage how)
         if (how.drop && strcmp(p->name, how.drop) == 0)
             continue;
         bd_tensor *t = &tensors[used++];
-        *t = (bd_tensor){.name = p->name, .dtype = BD_F32, .rank = p->rank, .count = p->count,
-                         .data = p->data};
+        *t = (bd_tensor){
+            .name = p->name, .dtype = BD_F32, .rank = p->rank, .count = p->count, .data = p->data};
         memcpy(t->shape, p->shape, sizeof p->shape);
         if (how.reshape && strcmp(p->name, how.reshape) == 0) {
             t->shape[0] += 1;
@@ -155,8 +157,8 @@ static void write_damaged(const bd_model *model, damage how)
             t->dtype = BD_I32;
     }
     if (how.add)
-        tensors[used++] = (bd_tensor){.name = how.add, .dtype = BD_F32, .rank = 1, .shape = {3},
-                                      .count = 3, .data = zeros};
+        tensors[used++] = (bd_tensor){
+            .name = how.add, .dtype = BD_F32, .rank = 1, .shape = {3}, .count = 3, .data = zeros};
     check_ok(bd_safetensors_write(inside("model.safetensors"), tensors, used, NULL, &err), err);
     free(tensors);
     free(zeros);
@@ -211,9 +213,12 @@ static void misfits(void **state)
     refuse("missing lm_head.weight");
 
     // A long list is cut, not broken.
-    check_ok(bd_safetensors_write(inside("model.safetensors"), &(bd_tensor){.name = "x", .rank = 0,
-                                  .count = 1, .dtype = BD_F32, .data = &(float){0}}, 1, NULL, &err),
-             err);
+    check_ok(
+        bd_safetensors_write(
+            inside("model.safetensors"),
+            &(bd_tensor){.name = "x", .rank = 0, .count = 1, .dtype = BD_F32, .data = &(float){0}},
+            1, NULL, &err),
+        err);
     refuse("missing model.embed_tokens.weight");
     refuse(" more");
     bd_model_close(separate);

@@ -37,11 +37,15 @@ static void rows_are_independent(void **state)
             segments[i] = i < 7 ? 1 : i < 15 ? 2 : 0;
             positions[i] = i < 7 ? i : i < 15 ? i - 7 : 0;
         }
-        const bd_visibility rule = {.kind = BD_CAUSAL, .query_length = LENGTH, .key_length = LENGTH,
-                                    .query_position = positions, .key_position = positions,
-                                    .query_segment = segments, .key_segment = segments};
-        input = (bd_forward){.tokens = tokens, .rows = 1, .length = LENGTH, .positions = positions,
-                             .rule = &rule};
+        const bd_visibility rule = {.kind = BD_CAUSAL,
+                                    .query_length = LENGTH,
+                                    .key_length = LENGTH,
+                                    .query_position = positions,
+                                    .key_position = positions,
+                                    .query_segment = segments,
+                                    .key_segment = segments};
+        input = (bd_forward){
+            .tokens = tokens, .rows = 1, .length = LENGTH, .positions = positions, .rule = &rule};
         bd_value *packed = bd_model_forward(model, &tape, &input);
         input = (bd_forward){.tokens = tokens, .rows = 1, .length = 7};
         assert_true(same_rows(packed, 0, bd_model_forward(model, &tape, &input), 0, 7));
@@ -83,7 +87,8 @@ static void pieces_and_recording(void **state)
     bd_arena_destroy(arena);
 }
 
-/* Forgetting the layers' inner results changes the memory of a step and not one bit of its gradients. */
+/* Forgetting the layers' inner results changes the memory of a step and not one bit of its
+ * gradients. */
 static void recomputed_layers(void **state)
 {
     (void)state;
@@ -102,8 +107,8 @@ static void recomputed_layers(void **state)
         model->recompute = again;
         bd_parameters_zero_gradients(&model->parameters);
         bd_tape tape = bd_tape_begin(arena, BD_F32, true);
-        bd_value *h = bd_model_forward(model, &tape, &(bd_forward){.tokens = tokens, .rows = 2,
-                                                                   .length = LENGTH});
+        bd_value *h = bd_model_forward(
+            model, &tape, &(bd_forward){.tokens = tokens, .rows = 2, .length = LENGTH});
         check_fill(h->gradient, h->rows * h->width, 3);
         bd_tape_backward(&tape);
         peak[again] = bd_arena_peak(arena);
@@ -175,12 +180,13 @@ static void taps(void **state)
     int32_t tokens[LENGTH];
     random_tokens(tokens, LENGTH, config.vocabulary, 5);
     const int64_t layers[4] = {3, 0, 2, 0};
-    float *whole = bd_arena_floats(arena, LENGTH * 4 * H), *part = bd_arena_floats(arena, 5 * 4 * H);
+    float *whole = bd_arena_floats(arena, LENGTH * 4 * H),
+          *part = bd_arena_floats(arena, 5 * 4 * H);
     bd_hidden_request request = {.layers = layers, .count = 4, .out = whole};
     bd_tape tape = bd_tape_begin(arena, BD_F32, false);
-    bd_value *h = bd_model_forward(model, &tape, &(bd_forward){.tokens = tokens, .rows = 1,
-                                                               .length = LENGTH,
-                                                               .hidden = &request});
+    bd_value *h = bd_model_forward(
+        model, &tape,
+        &(bd_forward){.tokens = tokens, .rows = 1, .length = LENGTH, .hidden = &request});
     for (int64_t r = 0; r < LENGTH; r++) {
         const float *row = whole + r * 4 * H;
         assert_memory_equal(row, h->data + r * H, (size_t)H * sizeof(float));
@@ -193,8 +199,8 @@ static void taps(void **state)
     bd_forward input = {.tokens = tokens, .rows = 1, .length = LENGTH - 5, .cache = cache};
     bd_model_forward(model, &tape, &input);
     request.out = part;
-    input = (bd_forward){.tokens = tokens + LENGTH - 5, .rows = 1, .length = 5, .cache = cache,
-                         .hidden = &request};
+    input = (bd_forward){
+        .tokens = tokens + LENGTH - 5, .rows = 1, .length = 5, .cache = cache, .hidden = &request};
     bd_model_forward(model, &tape, &input);
     assert_memory_equal(part, whole + (LENGTH - 5) * 4 * H, (size_t)(5 * 4 * H) * sizeof(float));
     bd_cache_free(cache);

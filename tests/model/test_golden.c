@@ -3,7 +3,8 @@
 #include "models.h"
 #include "tensor/rows.h"
 
-// --- targets: hidden states, logits, arg max ---------------------------------------------------------
+// --- targets: hidden states, logits, arg max
+// ---------------------------------------------------------
 
 static void check_target(const char *name)
 {
@@ -20,18 +21,22 @@ static void check_target(const char *name)
 
     int32_t *ids = golden_ints(file, "input_ids");
     const bd_tensor *shape = bd_safetensors_find(file, "input_ids");
-    int64_t B = shape->shape[0], S = shape->shape[1], H = m->config.hidden, V = m->config.vocabulary;
+    int64_t B = shape->shape[0], S = shape->shape[1], H = m->config.hidden,
+            V = m->config.vocabulary;
     int64_t layers = m->config.layers, rows = B * S;
     bd_arena *arena = check_arena();
     int64_t *wanted = bd_arena_alloc(arena, (size_t)(layers + 1) * sizeof *wanted);
     for (int64_t i = 0; i <= layers; i++)
         wanted[i] = i;
-    bd_hidden_request request = {.layers = wanted, .count = layers + 1,
+    bd_hidden_request request = {.layers = wanted,
+                                 .count = layers + 1,
                                  .out = bd_arena_floats(arena, rows * (layers + 1) * H)};
     float *prenorm = bd_arena_floats(arena, rows * H), *logits = bd_arena_floats(arena, rows * V);
     bd_tape tape = bd_tape_begin(arena, BD_F32, false);
-    bd_value *h = bd_model_forward(m, &tape, &(bd_forward){.tokens = ids, .rows = B, .length = S,
-                                                           .hidden = &request, .prenorm = prenorm});
+    bd_value *h = bd_model_forward(
+        m, &tape,
+        &(bd_forward){
+            .tokens = ids, .rows = B, .length = S, .hidden = &request, .prenorm = prenorm});
     bd_model_logits(m, h->data, rows, logits, arena);
 
     float *side = bd_arena_floats(arena, rows * H);
@@ -40,7 +45,8 @@ static void check_target(const char *name)
         snprintf(tensor, sizeof tensor, "hidden/%lld", (long long)i);
         float *want = golden_floats(file, tensor);
         for (int64_t r = 0; r < rows; r++)
-            memcpy(side + r * H, request.out + (r * (layers + 1) + i) * H, (size_t)H * sizeof *side);
+            memcpy(side + r * H, request.out + (r * (layers + 1) + i) * H,
+                   (size_t)H * sizeof *side);
         check_array(side, want, rows * H, 1e-5);
         free(want);
     }
@@ -71,7 +77,8 @@ static void targets(void **state)
     check_target("qwen2-tiny");
 }
 
-// --- model/: logits, losses, the gradient of every parameter --------------------------------------------
+// --- model/: logits, losses, the gradient of every parameter
+// --------------------------------------------
 
 typedef struct {
     bd_model *model;
@@ -108,9 +115,12 @@ static model_case open_case(const char *name)
     c.B = shape->shape[0];
     c.L = shape->shape[1];
     bool causal = strcmp(json_string_value(json_object_get(c.json, "attention")), "causal") == 0;
-    c.rule = (bd_visibility){.kind = causal ? BD_CAUSAL : BD_BLOCK_DIFFUSION, .query_length = c.L,
-                             .key_length = c.L, .query_position = c.positions,
-                             .key_position = c.positions, .query_segment = c.segments,
+    c.rule = (bd_visibility){.kind = causal ? BD_CAUSAL : BD_BLOCK_DIFFUSION,
+                             .query_length = c.L,
+                             .key_length = c.L,
+                             .query_position = c.positions,
+                             .key_position = c.positions,
+                             .query_segment = c.segments,
                              .key_segment = c.segments};
     if (!causal)
         c.rule.block_size = json_integer_value(json_object_get(c.json, "block_size"));
@@ -172,10 +182,12 @@ static void check_case(const char *name)
     int64_t rows = c.B * c.L;
     check_ok(bd_model_train(c.model, &err), err);
     bd_tape tape = bd_tape_begin(c.arena, BD_F32, true);
-    bd_value *h = bd_model_forward(c.model, &tape, &(bd_forward){.tokens = c.inputs, .rows = c.B,
-                                                                 .length = c.L,
-                                                                 .positions = c.positions,
-                                                                 .rule = &c.rule});
+    bd_value *h = bd_model_forward(c.model, &tape,
+                                   &(bd_forward){.tokens = c.inputs,
+                                                 .rows = c.B,
+                                                 .length = c.L,
+                                                 .positions = c.positions,
+                                                 .rule = &c.rule});
     check_logits(&c, h);
 
     double total = json_number_value(json_object_get(c.json, "weight_sum")), loss_sum = 0;
@@ -186,8 +198,11 @@ static void check_case(const char *name)
         scale[r] = total > 0 ? (float)((double)c.weights[r] / total) : 0;
     }
     bd_value *aligned = bd_op_gather_rows(&tape, h, index, rows);
-    bd_vocabulary_loss loss = {.rows = rows, .vocabulary = c.model->config.vocabulary,
-                               .scale = scale, .targets = c.targets, .hard = 1,
+    bd_vocabulary_loss loss = {.rows = rows,
+                               .vocabulary = c.model->config.vocabulary,
+                               .scale = scale,
+                               .targets = c.targets,
+                               .hard = 1,
                                .hard_loss = token_loss};
     bd_op_vocabulary_loss(&tape, aligned, c.model->head, &loss);
     bd_tape_backward(&tape);
@@ -204,10 +219,12 @@ static void check_case(const char *name)
 
     // A pass that does not record has the same bits.
     bd_tape plain = bd_tape_begin(c.arena, BD_F32, false);
-    bd_value *again = bd_model_forward(c.model, &plain, &(bd_forward){.tokens = c.inputs,
-                                                                      .rows = c.B, .length = c.L,
-                                                                      .positions = c.positions,
-                                                                      .rule = &c.rule});
+    bd_value *again = bd_model_forward(c.model, &plain,
+                                       &(bd_forward){.tokens = c.inputs,
+                                                     .rows = c.B,
+                                                     .length = c.L,
+                                                     .positions = c.positions,
+                                                     .rule = &c.rule});
     assert_memory_equal(again->data, h->data, (size_t)(rows * h->width) * sizeof(float));
     close_case(&c);
 }

@@ -173,7 +173,7 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy),  cmocka_unit_test(cuts),    cmocka_unit_test(ties),
+        cmocka_unit_test(greedy),   cmocka_unit_test(cuts),    cmocka_unit_test(ties),
         cmocka_unit_test(extremes), cmocka_unit_test(picking), cmocka_unit_test(large),
         cmocka_unit_test(refusals),
     };

@@ -83,13 +83,14 @@ static void check_link(const fixture *f, const char *name, const char *target)
     assert_string_equal(found, target);
 }
 
-static void round_trip(bd_dtype save_dtype, bd_dtype m_dtype)
+static void round_trip(bd_dtype save_dtype, bd_dtype m_dtype, bool rounded)
 {
     fixture a, b;
     bd_error err = {0};
     begin(&a, 1, m_dtype);
     begin(&b, 2, m_dtype);
     a.t.save_dtype = save_dtype;
+    a.t.save_rounded = rounded;
     write_at(&a, 7, -1, 0);
     char latest[BD_PATH];
     path_of(&a, "latest", latest);
@@ -120,8 +121,9 @@ static void round_trip(bd_dtype save_dtype, bd_dtype m_dtype)
 static void test_round_trip(void **state)
 {
     (void)state;
-    round_trip(BD_F32, BD_F32);
-    round_trip(BD_BF16, BD_BF16); // then the fp32 values are in the trainer's own file
+    round_trip(BD_F32, BD_F32, false);
+    round_trip(BD_BF16, BD_BF16, false); // then the fp32 values are in the trainer's own file
+    round_trip(BD_F32, BD_BF16, true);   // and then as well
 }
 
 static off_t size_of(const fixture *f, const char *name)

@@ -32,8 +32,8 @@ static void join(char out[BD_PATH], const char *folder, const char *name)
     check_ok(bd_path_join(out, folder, name, &err), err);
 }
 
-/* metrics.jsonl as a JSON array, without what depends on the clock. */
-static json_t *read_log(const char *run)
+/* metrics.jsonl as a JSON array. */
+static json_t *read_whole_log(const char *run)
 {
     char path[BD_PATH];
     bd_error err = {0};
@@ -45,13 +45,22 @@ static json_t *read_log(const char *run)
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         json_t *object;
         check_ok(object = bd_json_parse(line, (size_t)(end - line), path, &err), err);
-        assert_true(json_is_number(json_object_get(object, "seconds")));
-        assert_true(json_is_number(json_object_get(object, "tokens_per_second")));
-        json_object_del(object, "seconds");
-        json_object_del(object, "tokens_per_second");
         json_array_append_new(lines, object);
     }
     free(text);
+    return lines;
+}
+
+/* The same without what depends on the clock. */
+static json_t *read_log(const char *run)
+{
+    json_t *lines = read_whole_log(run), *line;
+    size_t i;
+    json_array_foreach(lines, i, line)
+    {
+        assert_int_equal(json_object_del(line, "seconds"), 0);
+        assert_int_equal(json_object_del(line, "tokens_per_second"), 0);
+    }
     return lines;
 }
 
@@ -97,6 +106,20 @@ static void test_resume(void **state)
     char found[BD_PATH] = "";
     assert_true(readlink(latest, found, sizeof found - 1) > 0);
     assert_string_equal(found, "checkpoint-10");
+    // It is not evaluated because of the stop, and does not carry the value of an earlier step.
+    bd_error err = {0};
+    char path[BD_PATH];
+    json_t *trainer;
+    join(path, run_b, "latest/trainer.json");
+    check_ok(trainer = bd_json_load(path, &err), err);
+    assert_true(json_is_null(json_object_get(trainer, "eval_loss")));
+    assert_true(json_is_number(json_object_get(trainer, "best_eval_loss")));
+    json_decref(trainer);
+    // A crash can leave half a line.
+    join(path, run_b, "metrics.jsonl");
+    FILE *file = fopen(path, "a");
+    fputs("{\"step\": 3, \"lo", file);
+    fclose(file);
 
     toy_begin(&c, 3);
     o = options_for(run_b, 20);
@@ -139,17 +162,21 @@ static void test_go_back(void **state)
     o.keep = 0;
     train_toy(&a, &o, &result);
     json_t *log_a = read_log(run);
-    // A crash can leave half a line.
-    char path[BD_PATH];
-    join(path, run, "metrics.jsonl");
-    FILE *file = fopen(path, "a");
-    fputs("{\"step\": 3, \"lo", file);
-    fclose(file);
 
     toy_begin(&b, 3);
     join(early, run, "checkpoint-6");
     join(late, run, "checkpoint-18");
     o.resume = early;
+    b.stop = 1; // before the first step
+    train_toy(&b, &o, &result);
+    assert_int_equal(result.step, 6);
+    char latest[BD_PATH], found[BD_PATH] = "";
+    join(latest, run, "latest");
+    assert_true(readlink(latest, found, sizeof found - 1) > 0);
+    assert_string_equal(found, "checkpoint-6"); // not one that this run is going to replace
+
+    toy_end(&b);
+    toy_begin(&b, 3);
     b.stop_at = 7;
     train_toy(&b, &o, &result);
     assert_int_equal(result.step, 8);
@@ -160,8 +187,7 @@ static void test_go_back(void **state)
 
     toy_end(&b);
     toy_begin(&b, 3);
-    join(early, run, "latest");
-    o.resume = early;
+    o.resume = latest;
     train_toy(&b, &o, &result);
     assert_true(toy_equal(&a, &b));
     log_b = read_log(run);
@@ -211,6 +237,14 @@ static void test_log(void **state)
     }
     assert_true(logged(log, 5, "loss") < logged(log, 0, "loss"));
     check_near(result.evaluation, logged(log, 5, "eval_loss"), 1e-9);
+    json_decref(log);
+    log = read_whole_log(run);
+    for (size_t i = 1; i < 6; i++) {
+        double tokens = logged(log, i, "tokens") - logged(log, i - 1, "tokens");
+        double seconds = logged(log, i, "seconds") - logged(log, i - 1, "seconds");
+        assert_true(seconds > 0);
+        check_near(logged(log, i, "tokens_per_second") * seconds, tokens, 1e-3);
+    }
     json_decref(log);
     toy_end(&t);
     toy_folder_remove(run);

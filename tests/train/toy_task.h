@@ -24,6 +24,7 @@ typedef struct {
     uint64_t seed;
     int64_t step, micro;
     bd_dtype save_dtype;
+    bool save_rounded;    /* save fp32 that is not what is trained */
     const char *identity; /* one more field of the contract */
     double weight;        /* of micro-batch 0; the others weigh half of it; 0: nothing is trained */
     int64_t stop_at;      /* raise `stop` while this step runs; -1: never */
@@ -118,6 +119,8 @@ static inline bool toy_save(void *self, const char *folder, bd_error *err)
         const bd_parameter *p = &t->tensor[i];
         data[i] = malloc((size_t)p->count * 4);
         bd_from_f32(t->save_dtype, p->value, data[i], p->count);
+        for (int64_t j = 0; t->save_rounded && j < p->count; j++)
+            ((float *)data[i])[j] = roundf(p->value[j] * 64) / 64;
         tensors[i] = (bd_tensor){.name = p->name,
                                  .dtype = t->save_dtype,
                                  .rank = p->rank,
