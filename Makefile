@@ -1,13 +1,15 @@
 # bdlm - block-diffusion language models in C.
 #
 #   make            the program, the static and the shared library, in $(BUILD)
-#   make test       every test program          make test-room ROOM=attention   one room and those above it
+#   make test       every test program          make test-room ROOM=attention   one room
 #   make demo       train, draft, compare       make bench                       measured ratios
 #   make help       all targets
 
 BUILD   ?= build
 PREFIX  ?= /usr/local
-CC      ?= gcc
+ifeq ($(origin CC),default)
+CC      := cc
+endif
 VERSION := 0.1.0
 
 # The floors of the house, top first. A room includes only rooms named before it.
@@ -92,8 +94,9 @@ $(BUILD)/bench/%: bench/%.c $(LIB)
 	@mkdir -p $(@D)
 	@$(CC) $(ALL_CFLAGS) -MMD -MP -o $@ $< $(LIB) $(ALL_LIBS)
 
-test-room: $(TESTS)
-	@tools/run-tests $(filter $(BUILD)/tests/$(ROOM)/%,$(TESTS))
+ROOM_TESTS := $(filter $(BUILD)/tests/$(ROOM)/%,$(TESTS))
+test-room: $(ROOM_TESTS)
+	@tools/run-tests $(ROOM_TESTS)
 
 run-tests: $(TESTS) $(PROGRAM)
 	@BDLM=$(PROGRAM) tools/run-tests $(TESTS) $(wildcard tests/cli/test_*.sh)

@@ -2,9 +2,9 @@
  *
  *     bench_matmul [threads ...]        default: 1, and all cores if there are more
  *
- * Every sample is taken next to a burst of multiply-adds that touch no memory, on the same number of
- * threads; "%" is the median over the samples of (product rate / burst rate), so a core that is busy
- * with something else slows both. One row is bound by memory: its weight bytes per second stand beside
+ * Every sample is taken between two bursts of multiply-adds that touch no memory, together as long as
+ * the sample and on the same number of threads; "%" is the median over the samples of (product rate /
+ * burst rate), so a core that is busy with something else slows both. One row is bound by memory: its weight bytes per second stand beside
  * those of a plain read of the same panels. BDLM_ISA picks the instruction set.
  */
 #include <stdbool.h>
@@ -33,34 +33,33 @@ static double now(void)
 enum { CHAINS = 12, ROUNDS = 10000 };
 
 #if defined(__x86_64__)
-#define BURST(name, isa, vector, zero, step, sum_first)                                            \
+// Twelve chains hide the latency; the empty asm keeps the compiler from reasoning about them.
+#define BURST(name, isa, vector, zero, step, first)                                                \
     __attribute__((target(isa))) static float name(void)                                           \
     {                                                                                              \
-        vector chain[CHAINS];                                                                      \
-        for (int i = 0; i < CHAINS; i++)                                                           \
-            chain[i] = zero;                                                                       \
+        vector c0 = zero, c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;                             \
+        vector c6 = zero, c7 = c0, c8 = c0, c9 = c0, c10 = c0, c11 = c0;                           \
         for (int n = 0; n < ROUNDS; n++) {                                                         \
-            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++)                              \
-            {                                                                                      \
-                chain[i] = step;                                                                   \
-                __asm__("" : "+v"(chain[i]));                                                      \
-            }                                                                                      \
+            c0 = step(c0), c1 = step(c1), c2 = step(c2), c3 = step(c3);                            \
+            c4 = step(c4), c5 = step(c5), c6 = step(c6), c7 = step(c7);                            \
+            c8 = step(c8), c9 = step(c9), c10 = step(c10), c11 = step(c11);                        \
+            __asm__("" : "+v"(c0), "+v"(c1), "+v"(c2), "+v"(c3), "+v"(c4), "+v"(c5));              \
+            __asm__("" : "+v"(c6), "+v"(c7), "+v"(c8), "+v"(c9), "+v"(c10), "+v"(c11));            \
         }                                                                                          \
-        float sum = 0;                                                                             \
-        for (int i = 0; i < CHAINS; i++)                                                           \
-            sum += sum_first;                                                                      \
-        return sum;                                                                                \
+        return first(c0) + first(c1) + first(c2) + first(c3) + first(c4) + first(c5) + first(c6) + \
+               first(c7) + first(c8) + first(c9) + first(c10) + first(c11);                        \
     }
 
-BURST(burst_avx512bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(),
-      _mm512_dpbf16_ps(chain[i], (__m512bh)_mm512_set1_epi16(0x3f80), (__m512bh)_mm512_set1_epi16(1)),
-      _mm512_cvtss_f32(chain[i]))
-BURST(burst_avx512, "avx512f", __m512, _mm512_setzero_ps(),
-      _mm512_fmadd_ps(chain[i], _mm512_set1_ps(0.5f), _mm512_set1_ps(1)), _mm512_cvtss_f32(chain[i]))
-BURST(burst_avx2, "avx2,fma", __m256, _mm256_setzero_ps(),
-      _mm256_fmadd_ps(chain[i], _mm256_set1_ps(0.5f), _mm256_set1_ps(1)), _mm256_cvtss_f32(chain[i]))
-BURST(burst_sse2, "sse2", __m128, _mm_setzero_ps(),
-      _mm_add_ps(_mm_mul_ps(chain[i], _mm_set1_ps(0.5f)), _mm_set1_ps(1)), _mm_cvtss_f32(chain[i]))
+#define PAIRS(c)                                                                                   \
+    _mm512_dpbf16_ps(c, (__m512bh)_mm512_set1_epi16(0x3f80), (__m512bh)_mm512_set1_epi16(0x3f80))
+#define WIDE(c)   _mm512_fmadd_ps(c, _mm512_set1_ps(0.5f), _mm512_set1_ps(1))
+#define MIDDLE(c) _mm256_fmadd_ps(c, _mm256_set1_ps(0.5f), _mm256_set1_ps(1))
+#define NARROW(c) _mm_add_ps(_mm_mul_ps(c, _mm_set1_ps(0.5f)), _mm_set1_ps(1))
+
+BURST(burst_avx512bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(), PAIRS, _mm512_cvtss_f32)
+BURST(burst_avx512, "avx512f", __m512, _mm512_setzero_ps(), WIDE, _mm512_cvtss_f32)
+BURST(burst_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), MIDDLE, _mm256_cvtss_f32)
+BURST(burst_sse2, "sse2", __m128, _mm_setzero_ps(), NARROW, _mm_cvtss_f32)
 #endif
 
 static volatile float sink;
@@ -100,14 +99,18 @@ static void burst_task(void *context, int64_t task)
         sink = b->run();
 }
 
-// Operations per second of all threads together.
-static double burst_rate(bd_dtype dtype)
+// Operations per second of all threads together, over at least so many seconds.
+static double burst_rate(bd_dtype dtype, double seconds)
 {
     burst b = burst_for(dtype);
     const int threads = bd_threads_count();
-    double start = now();
-    bd_parallel(threads, burst_task, &b);
-    return b.operations * threads / (now() - start);
+    double start = now(), operations = 0, elapsed;
+    do {
+        bd_parallel(threads, burst_task, &b);
+        operations += b.operations * threads;
+        elapsed = now() - start;
+    } while (elapsed < seconds);
+    return operations / elapsed;
 }
 
 /* --- samples --------------------------------------------------------------------------------------- */
@@ -146,13 +149,15 @@ static outcome sample(product *p)
 {
     double rates[MOST_SAMPLES], shares[MOST_SAMPLES];
     const double work = 2.0 * (double)p->rows * (double)p->in * (double)p->out, stop = now() + 0.3;
+    double length = 0;
     int count = 0;
     run_product(p);
     while (count < MOST_SAMPLES && (count < 7 || now() < stop)) {
-        double before = burst_rate(p->dtype), start = now();
+        double before = burst_rate(p->dtype, length / 2), start = now();
         run_product(p);
-        rates[count] = work / (now() - start);
-        double after = burst_rate(p->dtype);
+        length = now() - start;
+        rates[count] = work / length;
+        double after = burst_rate(p->dtype, length / 2);
         shares[count] = rates[count] / ((before + after) / 2);
         count++;
     }
@@ -229,7 +234,7 @@ static void bench_threads(bd_arena *arena, int threads)
     static const bd_dtype dtypes[] = {BD_F32, BD_BF16};
     bd_threads_set(threads);
     printf("%s, %d thread%s: burst %.0f GF/s f32, %.0f GF/s bf16\n", bd_isa_name(bd_isa()), threads,
-           threads == 1 ? "" : "s", burst_rate(BD_F32) * 1e-9, burst_rate(BD_BF16) * 1e-9);
+           threads == 1 ? "" : "s", burst_rate(BD_F32, 0.01) * 1e-9, burst_rate(BD_BF16, 0.01) * 1e-9);
     printf("dtype what       rows     in     out\n");
     for (int d = 0; d < 2; d++) {
         for (int r = 0; r < 5; r++)

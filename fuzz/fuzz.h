@@ -1,5 +1,5 @@
-/* fuzz.h - what the entry points share. Each fuzz_NAME.c holds one LLVMFuzzerTestOneInput: it gives the
- * bytes to a reader, and whatever the reader accepts must keep the reader's promises. */
+/* fuzz.h - what the entry points share. Each fuzz_NAME.c holds one LLVMFuzzerTestOneInput: it gives
+ * the bytes to a reader, and whatever the reader accepts must keep the reader's promises. */
 #ifndef BD_FUZZ_H
 #define BD_FUZZ_H
 
@@ -14,12 +14,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* A broken promise ends the program, so that the fuzzer keeps the input. */
-#define fuzz_promise(condition)                                                                         \
-    do {                                                                                               \
-        if (!(condition)) {                                                                            \
-            fprintf(stderr, "%s:%d: broken: %s\n", __FILE__, __LINE__, #condition);                    \
-            abort();                                                                                   \
-        }                                                                                              \
+#define fuzz_promise(condition)                                                                    \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: broken: %s\n", __FILE__, __LINE__, #condition);                \
+            abort();                                                                               \
+        }                                                                                          \
     } while (0)
 
 /* The bytes as a file that needs no folder: its name, and its descriptor to be closed. */

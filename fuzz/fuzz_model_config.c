@@ -6,8 +6,8 @@
 #include "format/json.h"
 #include "format/model_config.h"
 
-/* An accepted configuration passes its own check, has finite frequencies, and is the same after it has
- * been written and read again. */
+/* An accepted configuration passes its own check, has finite frequencies, and is the same after it
+ * has been written and read again. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     bd_error err = {0};

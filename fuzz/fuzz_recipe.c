@@ -4,8 +4,8 @@
 
 #include "format/recipe.h"
 
-/* An accepted recipe has a value or none for every option, and says where it came from. A text that is
- * no recipe may be an assignment; a refused one changes nothing. */
+/* An accepted recipe has a value or none for every option, and says where it came from. A text that
+ * is no recipe may be an assignment; a refused one changes nothing. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     bd_error err = {0};

@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             sum = (uint8_t)(sum + bytes[b]);
         if (!bd_dtype_is_float(tensor->dtype)) {
             int32_t *ints = calloc((size_t)tensor->count + 1, sizeof *ints);
-            if (!bd_safetensors_read_i32(file, tensor->name, tensor->rank, tensor->shape, ints, &err))
+            if (!bd_safetensors_read_i32(file, tensor->name, tensor->rank, tensor->shape, ints,
+                                         &err))
                 fuzz_promise(tensor->dtype == BD_I64);
             free(ints);
         }

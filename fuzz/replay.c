@@ -1,4 +1,5 @@
-/* replay FILE|FOLDER...: give every file to the entry point this is linked with, without a fuzzer. */
+/* replay FILE|FOLDER...: give every file to the entry point this is linked with, without a fuzzer.
+ */
 #include "fuzz.h"
 
 #include "base/file.h"

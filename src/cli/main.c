@@ -23,6 +23,7 @@ static const bd_command commands[] = {
     {"generate", NULL, bd_command_generate, "text from a model, plain or speculative (--draft)"},
     {"draft", "train", bd_command_draft_train, "a DFlash drafter for a causal target"},
     {"draft", "eval", bd_command_draft_eval, "acceptance length of a drafter on prompts"},
+    {"mask", NULL, bd_command_mask, "picture of an attention rule"},
     {"inspect", NULL, bd_command_inspect, "what is in a model, a draft, a run; the difference of two"},
     {"report", NULL, bd_command_report, "one HTML page from runs"},
     {"probe", NULL, bd_command_probe, "one golden case in, every computed tensor out"},

@@ -42,6 +42,8 @@ const char *bd_commit_name(bd_commit_strategy strategy)
 
 bool bd_commit_from_name(const char *name, bd_commit_strategy *strategy, bd_error *err)
 {
+    if (strcmp(name, "threshold") == 0) // what others call it
+        name = names[BD_COMMIT_THRESHOLD];
     for (int i = 0; i < BD_COMMIT_COUNT; i++) {
         if (strcmp(name, names[i]) == 0) {
             *strategy = (bd_commit_strategy)i;

@@ -40,6 +40,7 @@ typedef struct {
 bd_commit_options bd_commit_default(void); /* low_confidence, 0.9, factor 1, entropy_bound 0.35 */
 bool bd_commit_check(const bd_commit_options *options, bd_error *err);
 
+/* Reading also knows "threshold" for low_confidence. */
 const char *bd_commit_name(bd_commit_strategy strategy);
 bool bd_commit_from_name(const char *name, bd_commit_strategy *strategy, bd_error *err);
 

@@ -48,8 +48,7 @@ int64_t bd_documents_repaired(const bd_documents *documents)
     return documents->repaired;
 }
 
-// --- lines
-// -----------------------------------------------------------------------------------------------
+// --- lines -------------------------------------------------------------------------------------
 
 /* Read the next line into d->raw: 1; 0 at the end of the file; -1 for an error. */
 static int next_line(bd_documents *d, bd_error *err)
@@ -104,8 +103,7 @@ static bool is_blank(const char *bytes, size_t size)
     return true;
 }
 
-// --- documents
-// -------------------------------------------------------------------------------------------
+// --- documents ---------------------------------------------------------------------------------
 
 static bool open_file(bd_documents *d, bd_error *err)
 {

@@ -20,8 +20,7 @@
 
 #include "base/error.h"
 
-// --- text
-// ------------------------------------------------------------------------------------------------
+// --- text --------------------------------------------------------------------------------------
 
 typedef struct {
     bool entries; /* documents are runs of lines between blank ones; false: each file is one */
@@ -50,8 +49,7 @@ void bd_documents_close(bd_documents *documents);
 /* How many lines were not UTF-8 so far (options.replace). */
 int64_t bd_documents_repaired(const bd_documents *documents);
 
-// --- records
-// ---------------------------------------------------------------------------------------------
+// --- records -----------------------------------------------------------------------------------
 
 typedef enum {
     BD_RECORD_CONVERSATION, /* messages; also from prompt and completion or response */

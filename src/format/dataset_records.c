@@ -86,8 +86,7 @@ int bd_records_next_object(bd_records *records, json_t **object, bd_error *err)
     }
 }
 
-// --- messages
-// --------------------------------------------------------------------------------------------
+// --- messages ----------------------------------------------------------------------------------
 
 /* Where an error happened: "FILE:LINE: messages[2]". */
 typedef struct {
@@ -215,8 +214,7 @@ static bool add_plain(bd_records *records, const char *role, json_t *text, bd_er
     return add_message(records, json_pack("{s:s, s:O}", "role", role, "content", text), err);
 }
 
-// --- shapes of records
-// -----------------------------------------------------------------------------------
+// --- shapes of records -------------------------------------------------------------------------
 
 static bool wrong_type(const bd_records *records, const char *field, const char *wanted,
                        bd_error *err)

@@ -7,8 +7,7 @@
 #include "format/json.h"
 #include "format/model_config_family.h"
 
-// --- fields that change the computation in ways bdlm does not implement
-// ------------------------------
+// --- fields that change the computation in ways bdlm does not implement ------------------------
 
 /* OFF: harmless when null, false, 0 or empty. ONE: harmless when null or 1. */
 typedef enum { OFF, ONE } harmless;
@@ -108,14 +107,13 @@ static bool refuse_unknown_meanings(json_t *root, const char *where, const char 
                            refused_fields[i].when == ONE ? "1 or no such field"
                                                          : "false, 0 or no such field");
     }
-    // The names below are harmless unless they switch something off that the families always have.
+    // Here it is "false" that changes the computation.
     if (json_is_false(json_object_get(root, "is_causal")) && !is_listed(known, "is_causal"))
         return bd_fail(err, "%s: \"is_causal\" is false: bdlm does not compute this", where);
     return true;
 }
 
-// --- family and activation
-// ---------------------------------------------------------------------------
+// --- family and activation ---------------------------------------------------------------------
 
 static bool read_family(json_t *root, const char *where, bd_model_config *config, bd_error *err)
 {
@@ -167,8 +165,7 @@ static bool check_activation(json_t *root, const char *where, bd_error *err)
     return true;
 }
 
-// --- sizes and numbers
-// -------------------------------------------------------------------------------
+// --- sizes and numbers -------------------------------------------------------------------------
 
 static bool read_sizes(json_t *root, const char *where, bd_model_config *config, bd_error *err)
 {
@@ -280,8 +277,7 @@ static bool read_token_ids(json_t *root, const char *where, bd_model_config *con
     return true;
 }
 
-// --- rotary positions
-// --------------------------------------------------------------------------------
+// --- rotary positions --------------------------------------------------------------------------
 
 static bool read_rope_kind(json_t *scaling, const char *where, bd_rope_config *rope, bd_error *err)
 {
@@ -396,8 +392,7 @@ static bool read_rope(json_t *root, const char *where, bd_model_config *config, 
     return true;
 }
 
-// --- windows
-// -----------------------------------------------------------------------------------------
+// --- windows -----------------------------------------------------------------------------------
 
 /* The window of sliding layers, 0 when the configuration switches windows off. */
 static bool read_window(json_t *root, const char *where, int64_t *window, bd_error *err)
@@ -459,8 +454,7 @@ static bool read_windows(json_t *root, const char *where, bd_model_config *confi
     return true;
 }
 
-// --- what bdlm adds
-// ------------------------------------------------------------------------------------
+// --- what bdlm adds ----------------------------------------------------------------------------
 
 static bool read_diffusion(json_t *root, const char *where, bd_model_config *config, bd_error *err)
 {
@@ -490,8 +484,7 @@ static bool read_diffusion(json_t *root, const char *where, bd_model_config *con
         where, alignment, policy);
 }
 
-// --- the whole
-// ------------------------------------------------------------------------------------------
+// --- the whole ---------------------------------------------------------------------------------
 
 bool bd_model_config_parse(json_t *root, const char *where, const char *const *known,
                            bd_model_config *config, bd_error *err)

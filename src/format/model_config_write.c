@@ -26,8 +26,7 @@ const char *bd_model_family_name(bd_model_family family)
     return bd_families[family].name;
 }
 
-// --- checking
-// ----------------------------------------------------------------------------------------
+// --- checking ----------------------------------------------------------------------------------
 
 static bool check_windows(const bd_model_config *config, const char *where, bd_error *err)
 {
@@ -128,8 +127,7 @@ bool bd_model_config_check(const bd_model_config *config, const char *where, bd_
            check_token_ids(config, where, err);
 }
 
-// --- writing
-// -----------------------------------------------------------------------------------------
+// --- writing -----------------------------------------------------------------------------------
 
 static json_t *id_or_null(int64_t id)
 {
@@ -214,7 +212,8 @@ json_t *bd_model_config_to_json(const bd_model_config *config)
     json_object_set_new(root, "initializer_range", json_real(config->initializer_range));
     json_object_set_new(root, "max_position_embeddings", json_integer(config->max_positions));
     json_object_set_new(root, "rope_theta", json_real(config->rope.theta));
-    json_object_set_new(root, "rope_scaling", scaling_to_json(&config->rope, config->max_positions));
+    json_object_set_new(root, "rope_scaling",
+                        scaling_to_json(&config->rope, config->max_positions));
     json_object_set_new(root, "tie_word_embeddings", json_boolean(config->tied_head));
     if (!family->fixed_bias)
         json_object_set_new(root, "attention_bias", json_boolean(config->output_bias));

@@ -21,8 +21,7 @@ const bd_recipe_option *bd_recipe_option_at(int index)
     return &bd_recipe_table[index];
 }
 
-// --- making and reading
-// ------------------------------------------------------------------------------
+// --- making and reading ------------------------------------------------------------------------
 
 bd_recipe *bd_recipe_default(void)
 {
@@ -63,8 +62,7 @@ bd_recipe *bd_recipe_load(const char *path, bd_error *err)
     return recipe;
 }
 
-// --- the command line
-// --------------------------------------------------------------------------------
+// --- the command line --------------------------------------------------------------------------
 
 static bool split_name(const char *name, char section[64], char key[64], bd_error *err)
 {
@@ -105,8 +103,7 @@ bool bd_recipe_set(bd_recipe *recipe, const char *assignment, bd_error *err)
     return bd_recipe_assign(recipe, name, equals + 1, "command line", err);
 }
 
-// --- values
-// ------------------------------------------------------------------------------------------
+// --- values ------------------------------------------------------------------------------------
 
 static int row_of(const char *name)
 {
@@ -220,8 +217,7 @@ const char *bd_recipe_origin(const bd_recipe *recipe, const char *name)
     return value->origin ? value->origin : "default";
 }
 
-// --- for run.json
-// --------------------------------------------------------------------------------------
+// --- for run.json ------------------------------------------------------------------------------
 
 static json_t *element_to_json(const bd_recipe_value *value, bd_option_type type, int64_t i)
 {

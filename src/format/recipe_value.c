@@ -65,8 +65,7 @@ int bd_recipe_word_index(const char *words, const char *word)
     return -1;
 }
 
-// --- what is wanted, in words
-// --------------------------------------------------------------------------
+// --- what is wanted, in words ------------------------------------------------------------------
 
 static void describe_range(const bd_recipe_option *option, const char *what, char *out, size_t size)
 {
@@ -120,8 +119,7 @@ static bool mismatch(const bd_recipe_option *option, const char *found, const ch
                    found, wanted);
 }
 
-// --- one element
-// -----------------------------------------------------------------------------------------
+// --- one element -------------------------------------------------------------------------------
 
 static bool in_range(const bd_recipe_option *option, double value)
 {
@@ -187,8 +185,7 @@ static bool parse_element(const bd_recipe_option *option, const bd_recipe_scalar
     return value->texts[i] != NULL;
 }
 
-// --- a whole value
-// ---------------------------------------------------------------------------------------
+// --- a whole value -----------------------------------------------------------------------------
 
 static bool is_null(const bd_recipe_scalar *item)
 {

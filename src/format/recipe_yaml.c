@@ -114,8 +114,7 @@ static bool read_key(const reader *r, const char *wanted, char key[MOST_KEY], bd
     return text != NULL;
 }
 
-// --- values
-// ----------------------------------------------------------------------------------------------
+// --- values ------------------------------------------------------------------------------------
 
 typedef struct {
     bd_recipe_scalar *items;
@@ -143,11 +142,12 @@ static bool add_scalar(const reader *r, scalars *value, bd_error *err)
         value->items = larger;
         value->room = room;
     }
-    char *copy = strdup(text);
-    if (!copy)
+    bd_recipe_scalar *item = &value->items[value->count];
+    item->text = strdup(text);
+    item->quoted = r->event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    if (!item->text)
         return bd_fail_as(err, BD_ERROR_SYSTEM, "%s: no memory", r->what);
-    value->items[value->count++] =
-        (bd_recipe_scalar){copy, r->event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE};
+    value->count++;
     return true;
 }
 
@@ -187,8 +187,7 @@ static bool assign(reader *r, const char *section, const char *key, size_t line,
                            (bd_recipe_place){where, where}, err);
 }
 
-// --- structure
-// -------------------------------------------------------------------------------------------
+// --- structure ---------------------------------------------------------------------------------
 
 static bool read_section(reader *r, const char *section, bd_error *err)
 {

@@ -37,8 +37,7 @@ typedef struct {
     uint64_t begin, end;
 } extent;
 
-// --- one tensor of a header
-// ------------------------------------------------------------------------
+// --- one tensor of a header --------------------------------------------------------------------
 
 static bool parse_shape(const char *path, bd_tensor *tensor, json_t *entry, bd_error *err)
 {
@@ -103,8 +102,7 @@ static bool parse_tensor(const char *path, const char *name, json_t *entry, uint
            parse_offsets(path, tensor, entry, data_bytes, place, err);
 }
 
-// --- one file
-// --------------------------------------------------------------------------------------
+// --- one file ----------------------------------------------------------------------------------
 
 static int by_place(const void *a, const void *b)
 {
@@ -272,8 +270,7 @@ static bool add_shard(bd_safetensors *file, const char *path, bd_error *err)
     return ok;
 }
 
-// --- a folder of shards
-// ----------------------------------------------------------------------------
+// --- a folder of shards ------------------------------------------------------------------------
 
 static bool is_plain_name(const char *name)
 {
@@ -337,8 +334,7 @@ static bool add_folder(bd_safetensors *file, const char *folder, bd_error *err)
     return ok;
 }
 
-// --- opening and looking up
-// ------------------------------------------------------------------------
+// --- opening and looking up --------------------------------------------------------------------
 
 static int by_name(const void *a, const void *b)
 {
@@ -420,8 +416,7 @@ const char *bd_safetensors_metadata(const bd_safetensors *file, const char *key)
     return NULL;
 }
 
-// --- reading into memory
-// ---------------------------------------------------------------------------
+// --- reading into memory -----------------------------------------------------------------------
 
 static void print_shape(char *out, size_t size, int rank, const int64_t *shape)
 {

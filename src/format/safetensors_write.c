@@ -96,8 +96,7 @@ bool bd_safetensors_write(const char *path, const bd_tensor *tensors, int64_t co
     return bd_writer_commit(writer, err);
 }
 
-// --- shards
-// ----------------------------------------------------------------------------------------
+// --- shards ------------------------------------------------------------------------------------
 
 /* How many tensors from `first` on go into one shard: as many as fit, at least one. */
 static int64_t shard_length(const bd_tensor *tensors, int64_t first, int64_t count,

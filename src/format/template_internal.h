@@ -9,6 +9,8 @@
 
 #include "format/template.h"
 
+enum { BD_SYMBOL_LOOP = 0 }; // the variable "loop" in every template
+
 enum {
     BD_TEMPLATE_DEPTH = 200,        // nesting of expressions and statements in the source
     BD_TEMPLATE_CALLS = 600,        // nesting of evaluations while rendering
@@ -92,7 +94,7 @@ struct value_dict {
 
 struct loop_state {
     const value *items;
-    int64_t index, count, depth;
+    int64_t index, count;
     value changed; // what loop.changed() saw last
 };
 
@@ -236,7 +238,9 @@ node *bd_parse_expression(parser *p);  // with "if ... else ..."
 node *bd_parse_no_choice(parser *p);   // without: what "for x in" is followed by
 node *bd_parse_tuple(parser *p, bool choice); // a, b, c
 node *bd_parse_target(parser *p);      // what set and for assign to
-node *bd_parse_filters(parser *p, node *first); // first | filter | filter
+node *bd_parse_variable(parser *p);    // one name
+/* first | filter | filter; bare: without the first bar. */
+node *bd_parse_filters(parser *p, node *first, bool bare);
 
 bool bd_parse_fail(parser *p, const token *at, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -311,6 +311,7 @@ bool value_equal(render *r, value a, value b)
     case V_NONE:
         return true;
     case V_STRING:
+        r->steps += (int64_t)(a.size == b.size ? a.size : 0) / 64;
         return a.size == b.size && memcmp(a.text, b.text, a.size) == 0;
     case V_LIST:
     case V_TUPLE:
@@ -443,7 +444,7 @@ static bool slice_bound(render *r, value v, int64_t count, int64_t step, int64_t
 
 bool value_slice(render *r, value v, const value bounds[3], value *out)
 {
-    int64_t step = 1, from, to, count;
+    int64_t step = 1, from = 0, to = 0, count = 0;
     const value *items;
     if (v.type != V_LIST && v.type != V_TUPLE && v.type != V_STRING)
         return bd_render_fail(r, "%s cannot be sliced", value_type_name(v));

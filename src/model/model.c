@@ -125,9 +125,12 @@ static void complain(complaints *c, const char *kind, const char *name, const ch
     if (length < 0 || (size_t)length >= room) {
         c->text[c->used] = '\0';
         c->untold++;
-    } else {
-        c->used += (size_t)length;
+        return;
     }
+    for (char *at = c->text + c->used; *at; at++)
+        if ((unsigned char)*at < ' ')
+            *at = '?'; // a file may name its tensors anything; a message stays one line
+    c->used += (size_t)length;
 }
 
 static void write_shape(char *out, size_t size, int rank, const int64_t *shape)

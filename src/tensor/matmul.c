@@ -5,9 +5,9 @@
 #include "base/threads.h"
 #include "tensor/isa/matmul.h"
 
-// A tile walks over 256 steps of a panel (64 KB at the widest) before the next rows do, so that they
-// find it in the second-level cache.
-enum { BLOCK_STEPS = 256, BLOCK_ROWS = 96, WIDEST_PANEL = 64 };
+// A tile walks over some steps of a panel before the next rows do, which find them in a cache: 256 steps
+// are 64 KB at the widest. Two tiles take turns faster, so that reading ahead (below) stays smooth.
+enum { BLOCK_STEPS = 256, TWO_TILES_STEPS = 64, BLOCK_ROWS = 96, WIDEST_PANEL = 64 };
 // Less work than this (about 5 microseconds) is not worth waking a second thread.
 #define SMALL_PRODUCT 1e6
 
@@ -102,7 +102,24 @@ typedef struct {
     void *storage;
 } pack_job;
 
-enum { CONVERTED = 64 }; // steps of a panel converted to f32 at a time
+_Static_assert(WIDEST_PANEL <= 64, "a converted row holds a panel");
+enum { CONVERTED = 64 }; // elements along `in` that are converted to f32 at a time
+
+// `count` elements along `in` from k on, of the columns of one panel, as f32; in place if they are.
+static const float *source_block(const pack_job *job, int64_t first, int64_t used, int64_t k,
+                                 int64_t count, float *converted, int64_t *stride)
+{
+    const bool stored = job->order == BD_AS_STORED;
+    const int64_t outer = stored ? used : count, inner = stored ? count : used;
+    const int64_t row = stored ? job->in : job->out, at = stored ? first * row + k : k * row + first;
+    const int64_t size = (int64_t)bd_dtype_size(job->w_dtype);
+    *stride = job->w_dtype == BD_F32 ? row : CONVERTED;
+    if (job->w_dtype == BD_F32)
+        return (const float *)(const void *)job->w + at;
+    for (int64_t i = 0; i < outer; i++)
+        bd_to_f32(job->w_dtype, job->w + (at + i * row) * size, converted + i * CONVERTED, inner);
+    return converted;
+}
 
 static void pack_panel(void *context, int64_t panel)
 {
@@ -110,35 +127,17 @@ static void pack_panel(void *context, int64_t panel)
     const panels *p = &job->panels;
     const int64_t first = panel * p->panel_columns, used = panel_used(p, panel);
     const int64_t width = panel_width(p, panel);
-    const int64_t size = (int64_t)bd_dtype_size(job->w_dtype);
+    const int64_t block = job->w_dtype == BD_F32 ? job->in : CONVERTED;
     float converted[CONVERTED * WIDEST_PANEL];
     char *to = panel_start(p, job->storage, panel);
-    for (int64_t k = 0; k < job->in; k += CONVERTED) {
-        int64_t count = smaller(CONVERTED, job->in - k);
-        if (job->order == BD_TRANSPOSED) {
-            const float *from = (const float *)(const void *)(job->w + (k * job->out + first) * 4);
-            int64_t stride = job->out;
-            if (job->w_dtype != BD_F32) {
-                for (int64_t i = 0; i < count; i++)
-                    bd_to_f32(job->w_dtype, job->w + ((k + i) * job->out + first) * size,
-                              converted + i * WIDEST_PANEL, used);
-                from = converted;
-                stride = WIDEST_PANEL;
-            }
-            job->table->pack_rows(p->format, false, from, stride, count, used, width, to);
-        } else {
-            const float *from = (const float *)(const void *)(job->w + (first * job->in + k) * 4);
-            int64_t stride = job->in;
-            if (job->w_dtype != BD_F32) {
-                for (int64_t c = 0; c < used; c++)
-                    bd_to_f32(job->w_dtype, job->w + ((first + c) * job->in + k) * size,
-                              converted + c * CONVERTED, count);
-                from = converted;
-                stride = CONVERTED;
-            }
+    for (int64_t k = 0; k < job->in; k += block) {
+        int64_t count = smaller(block, job->in - k), stride;
+        const float *from = source_block(job, first, used, k, count, converted, &stride);
+        if (job->order == BD_AS_STORED)
             job->table->pack_columns(p->format, from, stride, count, used, width, to);
-        }
-        to += (p->format == BD_TILE_PAIRS ? CONVERTED / 2 : CONVERTED) * width * p->step_bytes;
+        else
+            job->table->pack_rows(p->format, false, from, stride, count, used, width, to);
+        to += (p->format == BD_TILE_PAIRS ? block / 2 : block) * width * p->step_bytes;
     }
 }
 
@@ -190,9 +189,13 @@ static void multiply_panel(const product_job *job, int64_t panel, int64_t first,
     float partial[BLOCK_ROWS * WIDEST_PANEL];
     const int64_t column = panel * p->panel_columns, width = panel_width(p, panel);
     const int64_t tiles = ceil_div(rows, BD_TILE_ROWS);
+    const int64_t block = tiles == 2 ? TWO_TILES_STEPS : BLOCK_STEPS;
+    // While tiles work on one block they read the next one ahead, each its share of the four cache
+    // lines of a step: memory and arithmetic overlap. A single tile streams; the hardware sees that.
+    const int64_t lines = tiles > 1 && tiles <= 16 ? ceil_div(4, tiles) : 0;
     const char *b = panel_start(p, job->b, panel);
-    for (int64_t s = 0; s == 0 || s < p->steps; s += BLOCK_STEPS) {
-        const int64_t steps = smaller(BLOCK_STEPS, p->steps - s);
+    for (int64_t s = 0; s == 0 || s < p->steps; s += block) {
+        const int64_t steps = smaller(block, p->steps - s);
         const bool last = s + steps == p->steps;
         const char *next = b + steps * width * p->step_bytes;
         for (int64_t i = 0; i < tiles; i++) {
@@ -214,7 +217,8 @@ static void multiply_panel(const product_job *job, int64_t panel, int64_t first,
                 .y_stride = last ? job->y_stride : WIDEST_PANEL,
                 .bias = last && job->bias ? job->bias + column : NULL,
                 .accumulate = last && job->accumulate,
-                .prefetch = tiles <= 4 ? next + i * steps * 64 : NULL,
+                .prefetch = next + i * steps * lines * 64,
+                .prefetch_lines = lines,
             };
             job->table->tile[p->format](&tile);
         }
@@ -310,7 +314,7 @@ void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_strid
 
 // dw is a product whose left-hand matrix is dy transposed. Both are packed the same way, in chunks of
 // rows; every element of dw is one chain of additions over all rows, whatever the chunks are.
-enum { CHUNK_ROWS = 512, LEFT_COLUMNS = 48 }; // 48 = 8 tiles of 6 rows
+enum { CHUNK_ROWS = 512, PACKED_ROWS = 8, LEFT_COLUMNS = 48 }; // 48 = 8 tiles of 6 rows
 
 typedef struct {
     const bd_matmul_kernels *table;
@@ -323,17 +327,33 @@ typedef struct {
     int64_t in;
 } gradient_job;
 
-static void pack_gradient_panel(void *context, int64_t task)
+// Some rows of one matrix into all of its panels, front to back in memory.
+static void pack_gradient_rows(const gradient_job *job, const panels *p, const float *from,
+                               int64_t stride, int64_t first, int64_t count, char *data)
+{
+    const int64_t step = p->format == BD_TILE_PAIRS ? first / 2 : first;
+    for (int64_t panel = 0; panel < panel_count(p); panel++) {
+        const int64_t width = panel_width(p, panel);
+        job->table->pack_rows(p->format, job->round, from + first * stride + panel * p->panel_columns,
+                              stride, count, panel_used(p, panel), width,
+                              panel_start(p, data, panel) + step * width * p->step_bytes);
+    }
+}
+
+static void pack_gradient_task(void *context, int64_t task)
 {
     const gradient_job *job = context;
-    int64_t count = panel_count(&job->left);
-    const panels *p = task < count ? &job->left : &job->right;
-    int64_t panel = task < count ? task : task - count;
-    const float *from = task < count ? job->dy : job->x;
-    int64_t stride = task < count ? job->dy_stride : job->x_stride;
-    job->table->pack_rows(p->format, job->round, from + panel * p->panel_columns, stride, job->rows,
-                          panel_used(p, panel), panel_width(p, panel),
-                          panel_start(p, task < count ? job->left_data : job->right_data, panel));
+    const int64_t first = task * PACKED_ROWS, count = smaller(PACKED_ROWS, job->rows - first);
+    pack_gradient_rows(job, &job->left, job->dy, job->dy_stride, first, count, job->left_data);
+    pack_gradient_rows(job, &job->right, job->x, job->x_stride, first, count, job->right_data);
+}
+
+// The sums of a tile lie far apart; fetch them while another one works.
+static void prefetch_sums(const float *dw, int64_t stride, int64_t rows, int64_t columns)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c += 16)
+            __builtin_prefetch(dw + r * stride + c, 1);
 }
 
 static void gradient_task(void *context, int64_t task)
@@ -342,22 +362,23 @@ static void gradient_task(void *context, int64_t task)
     const panels *left = &job->left, *right = &job->right;
     const int64_t right_count = panel_count(right);
     const int64_t l = task / right_count, p = task % right_count;
-    const int64_t rows = panel_used(left, l), column = p * right->panel_columns;
-    const char *a = panel_start(left, job->left_data, l);
+    const int64_t rows = panel_used(left, l), columns = panel_used(right, p);
+    float *dw = job->dw + l * left->panel_columns * job->in + p * right->panel_columns;
     for (int64_t r = 0; r < rows; r += BD_TILE_ROWS) {
-        float *dw = job->dw + (l * left->panel_columns + r) * job->in + column;
+        prefetch_sums(dw + (r + BD_TILE_ROWS) * job->in, job->in,
+                      smaller(BD_TILE_ROWS, rows - r - BD_TILE_ROWS), columns);
         bd_tile tile = {
             .rows = (int)smaller(BD_TILE_ROWS, rows - r),
-            .columns = panel_used(right, p),
+            .columns = columns,
             .steps = right->steps,
-            .a = a + r * 4,
+            .a = panel_start(left, job->left_data, l) + r * 4,
             .a_row = 1,
             .a_step = panel_width(left, l),
             .b = panel_start(right, job->right_data, p),
             .width = panel_width(right, p),
-            .start = dw,
+            .start = dw + r * job->in,
             .start_stride = job->in,
-            .y = dw,
+            .y = dw + r * job->in,
             .y_stride = job->in,
         };
         job->table->tile[right->format](&tile);
@@ -390,7 +411,7 @@ void bd_matmul_weight_gradient(bd_dtype compute, const float *dy, int64_t dy_str
         job.right = panels_of(table, format, in, table->panel_columns, job.rows);
         job.dy = dy + r * dy_stride;
         job.x = x + r * x_stride;
-        bd_parallel(panel_count(&job.left) + panel_count(&job.right), pack_gradient_panel, &job);
+        bd_parallel(ceil_div(job.rows, PACKED_ROWS), pack_gradient_task, &job);
         bd_parallel(panel_count(&job.left) * panel_count(&job.right), gradient_task, &job);
     }
     bd_arena_release(scratch, mark);

@@ -86,6 +86,8 @@ static void refusals(void **state)
     bd_commit_strategy s;
     check_refused(bd_commit_from_name("random", &s, &err), err,
                   "\"random\", wanted low_confidence, one");
+    check_ok(bd_commit_from_name("threshold", &s, &err), err);
+    assert_int_equal(s, BD_COMMIT_THRESHOLD);
     for (int i = 0; i < BD_COMMIT_COUNT; i++) {
         check_ok(bd_commit_from_name(bd_commit_name((bd_commit_strategy)i), &s, &err), err);
         assert_int_equal(s, i);

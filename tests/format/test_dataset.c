@@ -49,12 +49,14 @@ static const char *write_gzip(const char *name, const char *text, size_t size)
     return path;
 }
 
-static const char entries_text[] = "\xef\xbb\xbf\n\none\nstill one\n\n \t\ntwo \xe2\x80\x93 \n\r\n\r\nthree";
+static const char entries_text[] =
+    "\xef\xbb\xbf\n\none\nstill one\n\n \t\ntwo \xe2\x80\x93 \n\r\n\r\nthree";
 
 static void files_and_entries(void **state)
 {
     (void)state;
-    const char *files[] = {scratch_write_text("a.txt", entries_text), scratch_write_text("b.txt", "  \n"),
+    const char *files[] = {scratch_write_text("a.txt", entries_text),
+                           scratch_write_text("b.txt", "  \n"),
                            write_gzip("c.txt.gz", "four\n\nfive\n", 11)};
     all_documents all = read_all(files, 3, (bd_document_options){.entries = true});
     assert_int_equal(all.result, 0);
@@ -111,14 +113,20 @@ static void not_utf8(void **state)
         int lines;
     } cases[] = {
         {"ok\ncaf\xe9 x\n", 10, ":2: byte 6 of the file is 0xe9", "ok\ncaf\xef\xbf\xbd x\n", 1},
-        {"a\xc0\xaf", 3, ":1: byte 1 of the file is 0xc0", "a\xef\xbf\xbd\xef\xbf\xbd", 1}, // overlong
-        {"\xed\xa0\x80", 3, "byte 0 of the file is 0xed",
-         "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd", 1}, // surrogate
+        {"a\xc0\xaf", 3, ":1: byte 1 of the file is 0xc0", "a\xef\xbf\xbd\xef\xbf\xbd",
+         1}, // overlong
+        {"\xed\xa0\x80", 3, "byte 0 of the file is 0xed", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd",
+         1}, // surrogate
         {"\xf4\x90\x80\x80", 4, "byte 0 of the file is 0xf4",
          "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd", 1},
         {"ab\xe2\x82", 4, "byte 2 of the file is 0xe2", "ab\xef\xbf\xbd", 1}, // cut off
-        {"a\0b\0\n", 5, "byte 1 of the file is 0x00", "a\xef\xbf\xbd" "b\xef\xbf\xbd\n", 1},
-        {"\xef\xbb\xbf" "a\xff", 5, "byte 4 of the file is 0xff", "a\xef\xbf\xbd", 1},
+        {"a\0b\0\n", 5, "byte 1 of the file is 0x00",
+         "a\xef\xbf\xbd"
+         "b\xef\xbf\xbd\n",
+         1},
+        {"\xef\xbb\xbf"
+         "a\xff",
+         5, "byte 4 of the file is 0xff", "a\xef\xbf\xbd", 1},
         {"\xff\n\xff\n", 4, ":1: byte 0 of the file is 0xff", "\xef\xbf\xbd\n\xef\xbf\xbd\n", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -167,7 +175,7 @@ static void damaged_files(void **state)
     assert_non_null(strstr(all.err.message, "a folder, a file expected"));
 }
 
-// --- records ---------------------------------------------------------------------------------------------
+// --- records -----------------------------------------------------------------------------------
 
 /* "kind|role:content|role:content" of every record of a text, a line each. */
 static int summarise(const char *text, char out[4096], bd_error *err)
@@ -204,19 +212,24 @@ static void shapes_of_records(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
          "\"content\": \"b\"}]}",
          "0|user:a|assistant:b\n"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, "
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "
+         "\"a\"}, "
          "\"b\"]}]}",
          "0|user:ab\n"},
         {"{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{}]}, "
-         "{\"role\": \"assistant\", \"tool_calls\": []}, {\"role\": \"tool\", \"content\": \"t\"}]}",
+         "{\"role\": \"assistant\", \"tool_calls\": []}, {\"role\": \"tool\", \"content\": "
+         "\"t\"}]}",
          "0|assistant:|assistant:|tool:t\n"},
-        {"{\"conversations\": [{\"from\": \"system\", \"value\": \"s\"}, {\"from\": \"human\", \"value\": "
-         "\"a\"}, {\"from\": \"gpt\", \"value\": \"b\"}, {\"from\": \"observation\", \"value\": \"o\"}]}",
+        {"{\"conversations\": [{\"from\": \"system\", \"value\": \"s\"}, {\"from\": \"human\", "
+         "\"value\": "
+         "\"a\"}, {\"from\": \"gpt\", \"value\": \"b\"}, {\"from\": \"observation\", \"value\": "
+         "\"o\"}]}",
          "0|system:s|user:a|assistant:b|tool:o\n"},
         {"{\"system\": \"s\", \"conversations\": [{\"role\": \"user\", \"content\": \"a\"}]}",
          "0|system:s|user:a\n"},
         {"{\"prompt\": \"a\", \"completion\": \"b\"}", "0|user:a|assistant:b\n"},
-        {"{\"prompt\": \"a\", \"response\": \"b\", \"system\": \"s\"}", "0|system:s|user:a|assistant:b\n"},
+        {"{\"prompt\": \"a\", \"response\": \"b\", \"system\": \"s\"}",
+         "0|system:s|user:a|assistant:b\n"},
         {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": "
          "\"assistant\", \"content\": \"b\"}]}",
          "0|user:a|assistant:b\n"},
@@ -241,8 +254,9 @@ static void fields_stay_within_reach(void **state)
 {
     (void)state;
     bd_error err = {0};
-    const char *text = "\n{\"id\": 7, \"messages\": [{\"role\": \"user\", \"content\": [\"x\"], \"name\": "
-                       "\"n\", \"tool_calls\": [1, {\"mixed\": true}]}]}\n{\"any\": [1]}\n";
+    const char *text =
+        "\n{\"id\": 7, \"messages\": [{\"role\": \"user\", \"content\": [\"x\"], \"name\": "
+        "\"n\", \"tool_calls\": [1, {\"mixed\": true}]}]}\n{\"any\": [1]}\n";
     bd_records *records = bd_records_open(scratch_write_text("r.jsonl", text), &err);
     bd_record record;
     assert_int_equal(bd_records_next(records, &record, &err), 1);
@@ -274,14 +288,17 @@ static void errors_name_line_and_column(void **state)
         {"{}", "r.jsonl:1: none of messages, conversations, prompt, turns, text is there"},
         {"{\"messages\": {}}", "\"messages\" is not a list of messages"},
         {"{\"messages\": []}", "r.jsonl:1: a record without messages"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, 3]}", "messages[1]: not an object"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, 3]}",
+         "messages[1]: not an object"},
         {"{\"messages\": [{\"content\": \"a\"}]}", "messages[0].role: missing, a text expected"},
         {"{\"messages\": [{\"role\": 3, \"content\": \"a\"}]}", "messages[0].role: missing"},
         {"{\"messages\": [{\"role\": \"user\"}]}", "messages[0].content: missing"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": 3}]}", "neither a text nor a list of parts"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": 3}]}",
+         "neither a text nor a list of parts"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
          "messages[0].content: a part that is not text"},
-        {"{\"conversations\": [{\"from\": \"\", \"value\": \"a\"}]}", "conversations[0].from: missing"},
+        {"{\"conversations\": [{\"from\": \"\", \"value\": \"a\"}]}",
+         "conversations[0].from: missing"},
         {"{\"conversations\": [{\"from\": \"gpt\"}]}", "conversations[0].value: missing"},
         {"{\"prompt\": 3}", "\"prompt\" is not a text or a list of messages"},
         {"{\"prompt\": \"a\", \"completion\": 3}", "\"completion\" is not a text"},
@@ -295,7 +312,8 @@ static void errors_name_line_and_column(void **state)
         int got = summarise(cases[i].text, out, &err);
         assert_int_equal(got, -1);
         if (!strstr(err.message, cases[i].message) || !strstr(err.message, "/r.jsonl:"))
-            fail_msg("%s: \"%s\" does not contain \"%s\"", cases[i].text, err.message, cases[i].message);
+            fail_msg("%s: \"%s\" does not contain \"%s\"", cases[i].text, err.message,
+                     cases[i].message);
     }
     bd_error err = {0};
     check_refused(bd_records_open("/nonexistent/r.jsonl", &err) != NULL, err, "cannot open");

@@ -16,10 +16,14 @@ static void syntax_errors_name_line_and_column(void **state)
     static const struct {
         const char *text, *message;
     } bad[] = {
-        {"{\"a\": 1,\n \"b\": }", "x.json:2:7: "}, {"", "x.json:1:0: "},
-        {"{\"a\": 1, \"a\": 2}", "duplicate"},      {"{\"a\": \"\xff\"}", "x.json:1:"},
-        {"{\"a\": 1} x", "end of file expected"},   {"{\"a\": 99999999999999999999}", "integer"},
-        {"[1e999]", "overflow"},                    {"{\"a\": \"\\u0000\"}", "x.json:1:"},
+        {"{\"a\": 1,\n \"b\": }", "x.json:2:7: "},
+        {"", "x.json:1:0: "},
+        {"{\"a\": 1, \"a\": 2}", "duplicate"},
+        {"{\"a\": \"\xff\"}", "x.json:1:"},
+        {"{\"a\": 1} x", "end of file expected"},
+        {"{\"a\": 99999999999999999999}", "integer"},
+        {"[1e999]", "overflow"},
+        {"{\"a\": \"\\u0000\"}", "x.json:1:"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         bd_error err = {0};
@@ -44,8 +48,9 @@ static void nesting_is_bounded(void **state)
 static void getters_say_found_and_wanted(void **state)
 {
     (void)state;
-    json_t *o = parse("{\"n\": 12, \"f\": 0.5, \"t\": \"silu\", \"b\": true, \"z\": null, \"l\": [1, 2],"
-                      " \"o\": {}}");
+    json_t *o =
+        parse("{\"n\": 12, \"f\": 0.5, \"t\": \"silu\", \"b\": true, \"z\": null, \"l\": [1, 2],"
+              " \"o\": {}}");
     bd_error err = {0};
     int64_t n = 0;
     double f = 0;
@@ -65,11 +70,16 @@ static void getters_say_found_and_wanted(void **state)
     check_refused(bd_json_int(o, "x.json", "n", 0, 11, &n, &err), err,
                   "x.json: \"n\" is 12, an integer from 0 to 11 expected");
     check_refused(bd_json_int(o, "x.json", "f", 0, 11, &n, &err), err, "\"f\" is 0.5, an integer");
-    check_refused(bd_json_int(o, "x.json", "t", 0, 11, &n, &err), err, "\"t\" is \"silu\", an integer");
-    check_refused(bd_json_int(o, "x.json", "q", 0, 11, &n, &err), err, "\"q\" is missing, an integer");
-    check_refused(bd_json_number(o, "x.json", "f", 0.6, 1, &f, &err), err, "a number from 0.6 to 1");
-    check_refused(bd_json_bool(o, "x.json", "n", &b, &err), err, "\"n\" is 12, true or false expected");
-    check_refused(bd_json_text(o, "x.json", "l", &err) != NULL, err, "\"l\" is a list of 2, a text");
+    check_refused(bd_json_int(o, "x.json", "t", 0, 11, &n, &err), err,
+                  "\"t\" is \"silu\", an integer");
+    check_refused(bd_json_int(o, "x.json", "q", 0, 11, &n, &err), err,
+                  "\"q\" is missing, an integer");
+    check_refused(bd_json_number(o, "x.json", "f", 0.6, 1, &f, &err), err,
+                  "a number from 0.6 to 1");
+    check_refused(bd_json_bool(o, "x.json", "n", &b, &err), err,
+                  "\"n\" is 12, true or false expected");
+    check_refused(bd_json_text(o, "x.json", "l", &err) != NULL, err,
+                  "\"l\" is a list of 2, a text");
     check_refused(bd_json_array(o, "x.json", "o", &err) != NULL, err, "\"o\" is an object, a list");
     check_refused(bd_json_object(o, "x.json", "z", &err) != NULL, err, "\"z\" is null, an object");
 

@@ -5,8 +5,9 @@
 #include "format/json.h"
 #include "format/model_config.h"
 
-#define SIZES                                                                                          \
-    "\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4, \"num_attention_heads\": 4, "    \
+#define SIZES                                                                                      \
+    "\"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4, \"num_attention_heads\": " \
+    "4, "                                                                                          \
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48"
 #define QWEN3 "\"model_type\": \"qwen3\", " SIZES
 #define QWEN2 "\"model_type\": \"qwen2\", " SIZES
@@ -48,7 +49,8 @@ static void golden_folders(void **state)
     assert_int_equal(c.stop[0], 95);
     for (int i = 0; i < 5; i++)
         assert_int_equal(c.layer_window[i], 0);
-    static const char *const others[] = {"tiny_a", "tiny_b", "teacher", "student_same", "student_shift"};
+    static const char *const others[] = {"tiny_a", "tiny_b", "teacher", "student_same",
+                                         "student_shift"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         char path[BD_PATH];
         snprintf(path, sizeof path, BD_GOLDEN "/block-diffusion/models/%s/config.json", others[i]);
@@ -61,7 +63,8 @@ static void golden_folders(void **state)
     static const char *const known[] = {"dflash_config", "attention_sink_bias", NULL};
     check_ok(bd_model_config_parse(root, "config.json", known, &c, &err), err);
     assert_int_equal(c.layer_window[0], 0); // sliding_window without use_sliding_window
-    check_refused(bd_model_config_parse(root, "config.json", known + 1, &c, &err), err, "dflash_config");
+    check_refused(bd_model_config_parse(root, "config.json", known + 1, &c, &err), err,
+                  "dflash_config");
     json_decref(root);
 }
 
@@ -89,9 +92,10 @@ static void spellings_old_and_new(void **state)
     assert_true(c.qkv_bias && c.output_bias && c.tied_head);
     assert_int_equal(c.stop_count, 3);
     assert_int_equal(c.stop[2], 7);
-    c = read_ok("{\"model_type\": \"llama\", \"vocab_size\": 9, \"hidden_size\": 8, \"num_hidden_layers\": "
-                "1, \"num_attention_heads\": 2, \"intermediate_size\": 3, \"num_key_value_heads\": null, "
-                "\"some_new_key\": [1], \"pretraining_tp\": 1, \"transformers_version\": \"5\"}");
+    c = read_ok(
+        "{\"model_type\": \"llama\", \"vocab_size\": 9, \"hidden_size\": 8, \"num_hidden_layers\": "
+        "1, \"num_attention_heads\": 2, \"intermediate_size\": 3, \"num_key_value_heads\": null, "
+        "\"some_new_key\": [1], \"pretraining_tp\": 1, \"transformers_version\": \"5\"}");
     assert_int_equal(c.key_heads, 2);
     // Qwen2 does not look at the field.
     c = read_ok("{" QWEN2 ", \"attention_bias\": false}");
@@ -116,9 +120,11 @@ static void windows_by_layer(void **state)
     c = read_ok("{" QWEN2 ", \"use_sliding_window\": true, \"sliding_window\": null, "
                 "\"max_window_layers\": 0}");
     assert_int_equal(c.layer_window[0], 0);
-    c = read_ok("{" QWEN3 ", \"use_sliding_window\": true, \"sliding_window\": 5, \"max_window_layers\": 4, "
-                "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", "
-                "\"full_attention\"]}");
+    c = read_ok(
+        "{" QWEN3
+        ", \"use_sliding_window\": true, \"sliding_window\": 5, \"max_window_layers\": 4, "
+        "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", "
+        "\"full_attention\"]}");
     assert_true(c.layer_window[0] == 5 && c.layer_window[1] == 0 && c.layer_window[2] == 5);
     c = read_ok("{" LLAMA ", \"layer_types\": [\"full_attention\", \"full_attention\", "
                 "\"full_attention\", \"full_attention\"], \"sliding_window\": 3}");
@@ -136,15 +142,18 @@ static void meanings_not_known_are_refused(void **state)
          "\"model_type\" is \"mistral\", one of llama, qwen2, qwen3 expected"},
         {"{" QWEN3 ", \"architectures\": [\"Qwen3ForSequenceClassification\"]}",
          "[\"Qwen3ForCausalLM\"] expected"},
-        {"{" QWEN3 ", \"architectures\": [\"Qwen3ForCausalLM\", \"X\"]}", ", ...], [\"Qwen3ForCausalLM\"]"},
+        {"{" QWEN3 ", \"architectures\": [\"Qwen3ForCausalLM\", \"X\"]}",
+         ", ...], [\"Qwen3ForCausalLM\"]"},
         {"{" QWEN3 ", \"architectures\": []}", "expected"},
         {"{" QWEN3 ", \"num_experts\": 8}", "\"num_experts\" is 8: bdlm does not compute this"},
         {"{" QWEN3 ", \"partial_rotary_factor\": 0.5}", "1 or no such field expected"},
         {"{" QWEN3 ", \"attn_logit_softcapping\": 50.0}", "attn_logit_softcapping"},
         {"{" QWEN3 ", \"quantization_config\": {\"bits\": 4}}", "quantization_config"},
         {"{" QWEN3 ", \"is_causal\": false}", "is_causal"},
-        {"{" QWEN3 ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}", "partial_rotary_factor"},
-        {"{" QWEN3 ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1}}}", "by layer type"},
+        {"{" QWEN3 ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
+         "partial_rotary_factor"},
+        {"{" QWEN3 ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1}}}",
+         "by layer type"},
         {"{" LLAMA ", \"mlp_bias\": true}", "\"mlp_bias\" is true"},
         {"{" LLAMA ", \"hidden_act\": \"gelu\"}", "\"hidden_act\" is \"gelu\", \"silu\" expected"},
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
@@ -152,40 +161,52 @@ static void meanings_not_known_are_refused(void **state)
         {"{" LLAMA ", \"rope_scaling\": {\"factor\": 2}}", "\"rope_type\" is missing"},
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\"}}", "\"factor\" is missing"},
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}}", "\"factor\" is 0"},
-        {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+        {"{" LLAMA
+         ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
          "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}}",
          "0 < low < high expected"},
         {"{" QWEN3 ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"truncate\": false}}",
          "truncate"},
         {"{" QWEN3 ", \"rope_scaling\": 4}", "\"rope_scaling\" is 4, an object expected"},
         {"{" QWEN3 ", \"rope_theta\": 0}", "\"rope_theta\" is 0"},
-        {"{" QWEN3 ", \"layer_types\": [\"full_attention\"]}", "lists 1 layers, num_hidden_layers is 4"},
-        {"{" QWEN3 ", \"layer_types\": [\"full_attention\", 1, 2, 3]}", "\"layer_types\"[1] is \"?\""},
-        {"{" QWEN3 ", \"layer_types\": [\"linear_attention\", 1, 2, 3]}", "is \"linear_attention\""},
+        {"{" QWEN3 ", \"layer_types\": [\"full_attention\"]}",
+         "lists 1 layers, num_hidden_layers is 4"},
+        {"{" QWEN3 ", \"layer_types\": [\"full_attention\", 1, 2, 3]}",
+         "\"layer_types\"[1] is \"?\""},
+        {"{" QWEN3 ", \"layer_types\": [\"linear_attention\", 1, 2, 3]}",
+         "is \"linear_attention\""},
         {"{" QWEN3 ", \"layer_types\": [\"sliding_attention\", 1, 2, 3]}", "there is no window"},
         {"{" LLAMA ", \"layer_types\": [\"sliding_attention\", 1, 2, 3]}", "this family has none"},
-        {"{" QWEN3 ", \"torch_dtype\": \"float8_e4m3fn\"}", "one of float32, bfloat16, float16 expected"},
+        {"{" QWEN3 ", \"torch_dtype\": \"float8_e4m3fn\"}",
+         "one of float32, bfloat16, float16 expected"},
         {"{" QWEN3 ", \"eos_token_id\": 97}", "\"eos_token_id\" is 97, an integer from -1 to 96"},
         {"{" QWEN3 ", \"eos_token_id\": [1, 97]}", "\"eos_token_id\"[1]: an id from 0 to 96"},
-        {"{" QWEN3 ", \"eos_token_id\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", "lists 17 ids"},
+        {"{" QWEN3 ", \"eos_token_id\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
+         "lists 17 ids"},
         {"{" QWEN3 ", \"bos_token_id\": \"<s>\"}", "\"bos_token_id\" is \"<s>\""},
         {"{" QWEN3 ", \"tie_word_embeddings\": 1}", "true or false expected"},
         {"{" QWEN3 ", \"head_dim\": 7}", "head_dim is 7, an even number expected"},
         {"{" QWEN3 ", \"rms_norm_eps\": -1}", "\"rms_norm_eps\" is -1"},
-        {"{" QWEN3 ", \"block_diffusion\": {\"block_size\": 4, \"mask_token_id\": 97}}", "mask_token_id"},
-        {"{" QWEN3 ", \"block_diffusion\": {\"block_size\": 4, \"mask_token_id\": 9, \"logit_alignment\": "
+        {"{" QWEN3 ", \"block_diffusion\": {\"block_size\": 4, \"mask_token_id\": 97}}",
+         "mask_token_id"},
+        {"{" QWEN3
+         ", \"block_diffusion\": {\"block_size\": 4, \"mask_token_id\": 9, \"logit_alignment\": "
          "\"shifted\", \"canvas_policy\": \"all_masked\"}}",
          "shifted with seed_and_mask expected"},
-        {"{\"model_type\": \"qwen3\", \"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 300, "
+        {"{\"model_type\": \"qwen3\", \"vocab_size\": 97, \"hidden_size\": 32, "
+         "\"num_hidden_layers\": 300, "
          "\"num_attention_heads\": 4, \"intermediate_size\": 48}",
          "\"num_hidden_layers\" is 300, an integer from 1 to 256 expected"},
-        {"{\"model_type\": \"qwen3\", \"vocab_size\": 97, \"hidden_size\": 33, \"num_hidden_layers\": 3, "
+        {"{\"model_type\": \"qwen3\", \"vocab_size\": 97, \"hidden_size\": 33, "
+         "\"num_hidden_layers\": 3, "
          "\"num_attention_heads\": 4, \"intermediate_size\": 48}",
          "33 is not a multiple of num_attention_heads 4"},
-        {"{\"model_type\": \"qwen3\", \"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
+        {"{\"model_type\": \"qwen3\", \"vocab_size\": 97, \"hidden_size\": 32, "
+         "\"num_hidden_layers\": 3, "
          "\"num_attention_heads\": 4, \"num_key_value_heads\": 3, \"intermediate_size\": 48}",
          "not a multiple of num_key_value_heads 3"},
-        {"{" LLAMA ", \"use_qk_norm\": true}", "\"use_qk_norm\" is true, which models of this family"},
+        {"{" LLAMA ", \"use_qk_norm\": true}",
+         "\"use_qk_norm\" is true, which models of this family"},
         {"{" QWEN3 ", \"qk_layernorm\": false}", "\"qk_layernorm\" is false"},
         {"[]", "not a JSON object"},
         {"{", "config.json:1:"},
@@ -198,9 +219,11 @@ static void meanings_not_known_are_refused(void **state)
             fail_msg("\"%s\" does not name the file", err.message);
     }
     // Off is fine for any of them.
-    read_ok("{" QWEN3 ", \"num_experts\": null, \"partial_rotary_factor\": 1.0, \"mlp_bias\": false, "
-            "\"attn_logit_softcapping\": null, \"quantization_config\": {}, \"no_rope_layers\": [], "
-            "\"embedding_multiplier\": 1, \"num_nextn_predict_layers\": 0, \"is_causal\": true, \"use_qk_norm\": true}");
+    read_ok(
+        "{" QWEN3 ", \"num_experts\": null, \"partial_rotary_factor\": 1.0, \"mlp_bias\": false, "
+        "\"attn_logit_softcapping\": null, \"quantization_config\": {}, \"no_rope_layers\": [], "
+        "\"embedding_multiplier\": 1, \"num_nextn_predict_layers\": 0, \"is_causal\": true, "
+        "\"use_qk_norm\": true}");
 }
 
 static void every_required_size(void **state)
@@ -249,15 +272,18 @@ static void check_finds_what_cannot_be(void **state)
     c = good;
     c.stop_count = 1;
     c.stop[0] = 97;
-    check_refused(bd_model_config_check(&c, "model", &err), err, "eos_token_id is 97, 0 to 96 expected");
+    check_refused(bd_model_config_check(&c, "model", &err), err,
+                  "eos_token_id is 97, 0 to 96 expected");
 }
 
 static void written_configurations_read_back(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "{" QWEN3 ", \"tie_word_embeddings\": true, \"rope_theta\": 1000000, \"eos_token_id\": [1, 2]}",
-        "{" QWEN2 ", \"use_sliding_window\": true, \"sliding_window\": 9, \"max_window_layers\": 2}",
+        "{" QWEN3
+        ", \"tie_word_embeddings\": true, \"rope_theta\": 1000000, \"eos_token_id\": [1, 2]}",
+        "{" QWEN2
+        ", \"use_sliding_window\": true, \"sliding_window\": 9, \"max_window_layers\": 2}",
         "{" LLAMA ", \"attention_bias\": true, \"bos_token_id\": 1, \"torch_dtype\": \"bfloat16\", "
         "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, "
         "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}",
@@ -287,8 +313,9 @@ static void written_configurations_read_back(void **state)
     }
     bd_model_config c = read_ok(texts[1]);
     json_t *root = bd_model_config_to_json(&c);
-    assert_string_equal(json_string_value(json_array_get(json_object_get(root, "architectures"), 0)),
-                        "Qwen2ForCausalLM");
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(root, "architectures"), 0)),
+        "Qwen2ForCausalLM");
     assert_int_equal(json_integer_value(json_object_get(root, "max_window_layers")), 2);
     assert_int_equal(json_integer_value(json_object_get(root, "sliding_window")), 9);
     assert_true(json_is_null(json_object_get(root, "eos_token_id")));
@@ -350,15 +377,19 @@ static void yarn_details(void **state)
     (void)state;
     bd_model_config c = read_ok("{" QWEN3 ", \"max_position_embeddings\": 4096, "
                                 "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0}}");
-    assert_true(c.rope.original_positions == 4096 && c.rope.beta_fast == 32 && c.rope.beta_slow == 1);
+    assert_true(c.rope.original_positions == 4096 && c.rope.beta_fast == 32 &&
+                c.rope.beta_slow == 1);
     assert_true(c.rope.attention_factor == 0); // derived: 0.1 ln 4 + 1
-    c = read_ok("{" QWEN3 ", \"max_position_embeddings\": 4096, \"rope_scaling\": {\"type\": \"yarn\", "
+    c = read_ok("{" QWEN3
+                ", \"max_position_embeddings\": 4096, \"rope_scaling\": {\"type\": \"yarn\", "
                 "\"original_max_position_embeddings\": 1024}}");
     assert_true(c.rope.factor == 4);
-    c = read_ok("{" QWEN3 ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 1.0, "
+    c = read_ok("{" QWEN3
+                ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 1.0, "
                 "\"mscale_all_dim\": 1.0}}");
     assert_true(c.rope.attention_factor == 1);
-    c = read_ok("{" QWEN3 ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 0.707, "
+    c = read_ok("{" QWEN3
+                ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 0.707, "
                 "\"mscale_all_dim\": 1.0}}");
     check_near(c.rope.attention_factor, 0.921042355, 1e-9); // (0.0707 ln 40 + 1) / (0.1 ln 40 + 1)
     c = read_ok("{" QWEN3 ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "

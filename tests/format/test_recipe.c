@@ -67,7 +67,8 @@ static void defaults_of_the_specification(void **state)
                                            "draft.mask_token_id"};
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
         bd_error err = {0};
-        check_refused(bd_recipe_require(r, required[i], "to train a draft", &err), err, required[i]);
+        check_refused(bd_recipe_require(r, required[i], "to train a draft", &err), err,
+                      required[i]);
         check_refused(bd_recipe_require(r, required[i], "to train a draft", &err), err,
                       "is not set and has no default; it is needed to train a draft");
     }
@@ -148,7 +149,8 @@ static void errors_in_files(void **state)
     static const struct {
         const char *text, *message;
     } bad[] = {
-        {"train:\n  lr: fast\n", "r.yaml:2: train.lr: found \"fast\", a number from 0 to 10 expected"},
+        {"train:\n  lr: fast\n",
+         "r.yaml:2: train.lr: found \"fast\", a number from 0 to 10 expected"},
         {"train:\n  lr: \"1\"\n", "found the text \"1\", a number"},
         {"train:\n  lr: 11\n", "found \"11\", a number from 0 to 10 expected"},
         {"train:\n  lr: nan\n", "found \"nan\""},
@@ -160,7 +162,8 @@ static void errors_in_files(void **state)
         {"draft: {dpace_alpha: 0}\n", "a number above 0, at most 1 expected"},
         {"train: {schedule: cosin}\n", "found \"cosin\", one of constant, linear, cosine expected"},
         {"model: {tie_word_embeddings: yes}\n", "found \"yes\", true or false expected"},
-        {"draft: {target_layer_ids: [1, x]}\n", "found \"x\", a list of integers from 0 to 255 expected"},
+        {"draft: {target_layer_ids: [1, x]}\n",
+         "found \"x\", a list of integers from 0 to 255 expected"},
         {"data: {train_files: ['']}\n", "a list of texts expected"},
         {"train:\n  warmup_step: 1\n", "r.yaml:2: unknown option train.warmup_step; did you mean "
                                        "train.warmup_steps?"},
@@ -169,10 +172,13 @@ static void errors_in_files(void **state)
         {"train:\n  learning_rate: 1\n", "did you mean train.lr?"},
         {"draft:\n  dflash_num_anchors: 1\n", "did you mean draft.num_anchors?"},
         {"train:\n  qqqqqqqqqqqqqqqqqqqqqq: 1\n", "unknown option train.qqqqqqqqqqqqqqqqqqqqqq"},
-        {"trian:\n  lr: 1\n", "r.yaml:1: unknown section \"trian\", one of model, data, objective, draft"},
-        {"train:\n  lr: 1\n  clip: 1\n  lr: 2\n", "r.yaml:4: train.lr is given twice, first in line 2"},
+        {"trian:\n  lr: 1\n",
+         "r.yaml:1: unknown section \"trian\", one of model, data, objective, draft"},
+        {"train:\n  lr: 1\n  clip: 1\n  lr: 2\n",
+         "r.yaml:4: train.lr is given twice, first in line 2"},
         {"train: {lr: 1}\ntrain: {lr: 1}\n", "given twice"},
-        {"draft: {use_torch_compile: true}\n", "which bdlm does not have: there is no graph compiler"},
+        {"draft: {use_torch_compile: true}\n",
+         "which bdlm does not have: there is no graph compiler"},
         {"train: {lr: &x 1, clip: *x}\n", "found an alias, a value or a list of values expected"},
         {"train: *x\n", "found an alias"},
         {"train: {lr: {a: 1}}\n", "found a mapping, a value"},
@@ -189,8 +195,8 @@ static void errors_in_files(void **state)
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         bd_error err = {0};
-        check_refused(bd_recipe_parse(bad[i].text, strlen(bad[i].text), "r.yaml", &err) != NULL, err,
-                      bad[i].message);
+        check_refused(bd_recipe_parse(bad[i].text, strlen(bad[i].text), "r.yaml", &err) != NULL,
+                      err, bad[i].message);
         if (!strstr(err.message, "r.yaml"))
             fail_msg("\"%s\" does not name the file", err.message);
     }
@@ -229,16 +235,25 @@ static void errors_on_the_command_line(void **state)
         assert_string_equal(bd_recipe_origin(r, "train.lr"), "r.yaml:1");
     }
     bd_error err = {0};
-    check_ok(bd_recipe_set(r, "draft.use_flex_attention=false", &err), err); // off: nothing to refuse
+    check_ok(bd_recipe_set(r, "draft.use_flex_attention=false", &err),
+             err); // off: nothing to refuse
     bd_recipe_free(r);
 }
 
 static void odd_files_that_are_fine(void **state)
 {
     (void)state;
-    static const char *const texts[] = {
-        "", "# nothing\n", "---\n", "~\n", "{}\n", "train:\n", "train: {}\n", "\xef\xbb\xbftrain: {lr: 1}\n",
-        "train: {lr: 1}\r\n", "--- {train: {lr: 1}}\n...\n", "train: {fused_optimizer: false}\n"};
+    static const char *const texts[] = {"",
+                                        "# nothing\n",
+                                        "---\n",
+                                        "~\n",
+                                        "{}\n",
+                                        "train:\n",
+                                        "train: {}\n",
+                                        "\xef\xbb\xbftrain: {lr: 1}\n",
+                                        "train: {lr: 1}\r\n",
+                                        "--- {train: {lr: 1}}\n...\n",
+                                        "train: {fused_optimizer: false}\n"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         bd_recipe_free(parse(texts[i]));
 }

@@ -26,7 +26,7 @@ static void golden_files_open(void **state)
         const char *folder;
         int64_t tensors;
     } folders[] = {
-        {"block-diffusion/models/tiny_a", 24}, {"block-diffusion/models/tiny_b", 35}, // two shards
+        {"block-diffusion/models/tiny_a", 24},  {"block-diffusion/models/tiny_b", 35}, // two shards
         {"block-diffusion/models/teacher", 24}, {"draft/target-llama-tiny", 39},
         {"draft/target-qwen2-tiny", 75},        {"draft/target-qwen3-tiny", 57},
         {"draft/draft-lilicorr-conv", 67},      {"draft/draft-dspark-rnn", 33},
@@ -39,8 +39,8 @@ static void golden_files_open(void **state)
         check_ok(file != NULL, err);
         assert_int_equal(bd_safetensors_count(file), folders[i].tensors);
         for (int64_t t = 1; t < bd_safetensors_count(file); t++)
-            assert_true(strcmp(bd_safetensors_at(file, t - 1)->name, bd_safetensors_at(file, t)->name) <
-                        0);
+            assert_true(
+                strcmp(bd_safetensors_at(file, t - 1)->name, bd_safetensors_at(file, t)->name) < 0);
         bd_safetensors_close(file);
     }
 }
@@ -125,12 +125,15 @@ static void writing_is_deterministic_and_aligned(void **state)
     assert_int_equal(size[0], size[1]);
     assert_memory_equal(text[0], text[1], size[0]);
     assert_int_equal((uint8_t)text[0][0] % 8, 0); // so that the data starts at a multiple of 8
-    assert_memory_equal(text[0] + 8, "{\"__metadata__\":{\"format\":\"pt\"},\"bytes\":{\"dtype\":\"U8\"", 49);
+    assert_memory_equal(text[0] + 8,
+                        "{\"__metadata__\":{\"format\":\"pt\"},\"bytes\":{\"dtype\":\"U8\"", 49);
     free(text[0]);
     free(text[1]);
     const bd_tensor twice[] = {mixed[0], mixed[0]};
-    check_refused(bd_safetensors_write(scratch_path("c"), twice, 2, NULL, &err), err, "given twice");
-    check_refused(bd_safetensors_write("/nonexistent/x", mixed, MIXED, NULL, &err), err, "cannot write");
+    check_refused(bd_safetensors_write(scratch_path("c"), twice, 2, NULL, &err), err,
+                  "given twice");
+    check_refused(bd_safetensors_write("/nonexistent/x", mixed, MIXED, NULL, &err), err,
+                  "cannot write");
     assert_false(bd_file_exists(scratch_path("c")));
 }
 
@@ -155,10 +158,12 @@ static void numbers_are_converted(void **state)
     check_ok(bd_safetensors_read_i32(f, "bytes", 1, (int64_t[]){3}, ints, &err), err);
     assert_int_equal(ints[2], 255);
 
-    check_refused(bd_safetensors_read_f32(f, "none", 0, NULL, out, &err), err, "no tensor \"none\"");
+    check_refused(bd_safetensors_read_f32(f, "none", 0, NULL, out, &err), err,
+                  "no tensor \"none\"");
     check_refused(bd_safetensors_read_f32(f, "floats", 2, (int64_t[]){3, -1}, out, &err), err,
                   "tensor \"floats\": shape [2, 3], [3, any] expected");
-    check_refused(bd_safetensors_read_f32(f, "floats", 1, (int64_t[]){6}, out, &err), err, "[6] expected");
+    check_refused(bd_safetensors_read_f32(f, "floats", 1, (int64_t[]){6}, out, &err), err,
+                  "[6] expected");
     check_refused(bd_safetensors_read_f32(f, "longs", 2, (int64_t[]){1, 2}, out, &err), err,
                   "dtype I64, a float dtype expected");
     check_refused(bd_safetensors_read_i32(f, "floats", 2, (int64_t[]){2, 3}, ints, &err), err,
@@ -194,8 +199,9 @@ static void odd_offsets_are_read(void **state)
     bd_safetensors_close(f);
 }
 
-#define TENSOR(name, dtype, shape, begin, end)                                                         \
-    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+#define TENSOR(name, dtype, shape, begin, end)                                                     \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end   \
+    "]}"
 
 static void headers_are_checked(void **state)
 {
@@ -206,7 +212,8 @@ static void headers_are_checked(void **state)
         const char *message;
     } bad[] = {
         {"{" TENSOR("a", "F32", "[2]", "0", "8") "}", 7, "ends at byte 8, the file holds 7"},
-        {"{" TENSOR("a", "F32", "[2]", "0", "8") "}", 9, "tensors end at data byte 8, the file holds 9"},
+        {"{" TENSOR("a", "F32", "[2]", "0", "8") "}", 9,
+         "tensors end at data byte 8, the file holds 9"},
         {"{" TENSOR("a", "F32", "[3]", "0", "8") "}", 8, "span 8 bytes, its F32 shape 12"},
         {"{" TENSOR("a", "F32", "[-2]", "0", "8") "}", 8, "shape[0] is not a size"},
         {"{" TENSOR("a", "F32", "[2.0]", "0", "8") "}", 8, "shape[0] is not a size"},
@@ -217,7 +224,8 @@ static void headers_are_checked(void **state)
         {"{" TENSOR("a", "F64", "[2305843009213693952]", "0", "0") "}", 0, "span 0 bytes"},
         {"{" TENSOR("a", "U8", "[1]", "-1", "0") "}", 1, "not [begin, end]"},
         {"{" TENSOR("a", "U8", "[1]", "1", "0") "}", 1, "not [begin, end]"},
-        {"{" TENSOR("a", "U8", "[1]", "9223372036854775806", "9223372036854775807") "}", 1, "ends at"},
+        {"{" TENSOR("a", "U8", "[1]", "9223372036854775806", "9223372036854775807") "}", 1,
+         "ends at"},
         {"{" TENSOR("a", "U8", "[4]", "0", "4") "," TENSOR("b", "U8", "[4]", "2", "6") "}", 6,
          "tensors \"a\" and \"b\" overlap"},
         {"{" TENSOR("a", "U8", "[2]", "0", "2") "," TENSOR("b", "U8", "[2]", "3", "5") "}", 5,
@@ -257,7 +265,8 @@ static void truncated_files_are_refused(void **state)
     char *text = bd_file_read_text(scratch_path("whole"), 10000, &size, &err);
     for (size_t cut = 0; cut < size; cut++) {
         err = (bd_error){0};
-        check_refused(bd_safetensors_open(scratch_write("cut", text, cut), &err) != NULL, err, "cut: ");
+        check_refused(bd_safetensors_open(scratch_write("cut", text, cut), &err) != NULL, err,
+                      "cut: ");
     }
     free(text);
 }
@@ -278,8 +287,9 @@ static void folders_of_shards(void **state)
     bd_safetensors_close(f);
     check_ok(bd_path_join(path, folder, "model.safetensors.index.json", &err), err);
     json_t *index = bd_json_load(path, &err);
-    assert_int_equal(json_integer_value(json_object_get(json_object_get(index, "metadata"), "total_size")),
-                     3 + 24 + 6 + 8 + 16);
+    assert_int_equal(
+        json_integer_value(json_object_get(json_object_get(index, "metadata"), "total_size")),
+        3 + 24 + 6 + 8 + 16);
     json_t *map = json_object_get(index, "weight_map");
     assert_string_equal(json_string_value(json_object_get(map, "floats")),
                         "model-00001-of-00002.safetensors");
@@ -297,7 +307,8 @@ static void folders_of_shards(void **state)
     f = bd_safetensors_open(folder, &err);
     assert_int_equal(bd_safetensors_count(f), MIXED);
     bd_safetensors_close(f);
-    check_refused(bd_safetensors_open(scratch_folder, &err) != NULL, err, "neither model.safetensors");
+    check_refused(bd_safetensors_open(scratch_folder, &err) != NULL, err,
+                  "neither model.safetensors");
 }
 
 static void indexes_are_checked(void **state)
@@ -306,7 +317,8 @@ static void indexes_are_checked(void **state)
     static const struct {
         const char *index, *message;
     } bad[] = {
-        {"{\"weight_map\": {\"bytes\": \"../one.safetensors\"}}", "a file name in this folder expected"},
+        {"{\"weight_map\": {\"bytes\": \"../one.safetensors\"}}",
+         "a file name in this folder expected"},
         {"{\"weight_map\": {\"bytes\": \"/etc/passwd\"}}", "a file name in this folder expected"},
         {"{\"weight_map\": {\"bytes\": \"..\"}}", "a file name in this folder expected"},
         {"{\"weight_map\": {\"bytes\": \"\"}}", "a file name in this folder expected"},
@@ -322,12 +334,15 @@ static void indexes_are_checked(void **state)
     };
     bd_error err = {0};
     check_ok(bd_folder_make(scratch_path("shards"), &err), err);
-    check_ok(bd_safetensors_write(scratch_path("shards/one.safetensors"), mixed, 2, NULL, &err), err);
-    check_ok(bd_safetensors_write(scratch_path("shards/two.safetensors"), mixed + 1, 2, NULL, &err), err);
+    check_ok(bd_safetensors_write(scratch_path("shards/one.safetensors"), mixed, 2, NULL, &err),
+             err);
+    check_ok(bd_safetensors_write(scratch_path("shards/two.safetensors"), mixed + 1, 2, NULL, &err),
+             err);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         err = (bd_error){0};
         scratch_write_text("shards/model.safetensors.index.json", bad[i].index);
-        check_refused(bd_safetensors_open(scratch_path("shards"), &err) != NULL, err, bad[i].message);
+        check_refused(bd_safetensors_open(scratch_path("shards"), &err) != NULL, err,
+                      bad[i].message);
     }
 }
 

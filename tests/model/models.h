@@ -55,7 +55,8 @@ static inline bd_model_config small_config(bd_model_family family)
                          .bos = -1,
                          .pad = -1};
     c.tied_head = family == BD_FAMILY_QWEN3;
-    c.qkv_bias = family == BD_FAMILY_QWEN2;
+    c.qkv_bias = family != BD_FAMILY_QWEN3;
+    c.output_bias = family == BD_FAMILY_LLAMA;
     c.qk_norm = family == BD_FAMILY_QWEN3;
     c.rope = (bd_rope_config){.kind = BD_ROPE_DEFAULT, .theta = 10000, .factor = 1};
     return c;

@@ -194,6 +194,9 @@ static void misfits(void **state)
     refuse("missing model.layers.1.mlp.gate_proj.weight; shape of model.norm.weight is [25], "
            "config.json wants [24]; extra surprise");
 
+    write_damaged(model, (damage){.add = "two\nlines"});
+    refuse("extra two?lines");
+
     // A second copy of a tied head and frequencies that config.json also gives are not read.
     write_damaged(model, (damage){.add = "lm_head.weight"});
     bd_model *opened = bd_model_open(folder, BD_F32, &err);

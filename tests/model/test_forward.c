@@ -168,6 +168,40 @@ static void positions_turn(void **state)
     bd_arena_destroy(arena);
 }
 
+/* No tensor of any family is opened and then not used. */
+static void every_parameter_matters(void **state)
+{
+    (void)state;
+    bd_arena *arena = check_arena();
+    int32_t tokens[LENGTH];
+    for (int family = 0; family < BD_FAMILY_COUNT; family++) {
+        bd_model_config config = small_config((bd_model_family)family);
+        bd_model *model = small_model(&config, BD_F32);
+        int64_t V = config.vocabulary, count = LENGTH * V;
+        random_tokens(tokens, LENGTH, V, 5);
+        tokens[2] = (int32_t)V - 1; // the row of the table that is changed
+        size_t mark = bd_arena_mark(arena);
+        float *logits[2] = {bd_arena_floats(arena, count), bd_arena_floats(arena, count)};
+        for (int64_t i = -1; i < model->parameters.count; i++) {
+            bd_parameter *p = i < 0 ? model->norm : model->parameters.items[i];
+            float kept = p->value[p->count - 1];
+            p->value[p->count - 1] += i < 0 ? 0 : 0.5f;
+            bd_parameter_changed(p);
+            bd_tape tape = bd_tape_begin(arena, BD_F32, false);
+            bd_forward input = {.tokens = tokens, .rows = 1, .length = LENGTH};
+            bd_value *h = bd_model_forward(model, &tape, &input);
+            bd_model_logits(model, h->data, LENGTH, logits[i >= 0], arena);
+            if (i >= 0 && memcmp(logits[0], logits[1], (size_t)count * sizeof(float)) == 0)
+                fail_msg("%s: %s changes nothing", bd_model_family_name(config.family), p->name);
+            p->value[p->count - 1] = kept;
+            bd_parameter_changed(p);
+        }
+        bd_arena_release(arena, mark);
+        bd_model_close(model);
+    }
+    bd_arena_destroy(arena);
+}
+
 /* Taps: any layers, in any order, twice if asked for; with a cache the rows are the new tokens. */
 static void taps(void **state)
 {
@@ -211,11 +245,9 @@ static void taps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_independent),
-        cmocka_unit_test(pieces_and_recording),
-        cmocka_unit_test(recomputed_layers),
-        cmocka_unit_test(positions_turn),
-        cmocka_unit_test(taps),
+        cmocka_unit_test(rows_are_independent),    cmocka_unit_test(pieces_and_recording),
+        cmocka_unit_test(recomputed_layers),       cmocka_unit_test(positions_turn),
+        cmocka_unit_test(every_parameter_matters), cmocka_unit_test(taps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

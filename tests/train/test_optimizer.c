@@ -122,8 +122,8 @@ static void test_clip(void **state)
     assert_true(bd_clip_factor(5, 10) == 1);
 }
 
-// One factor does what division and clipping do one after the other. Moments tell: AdamW's first update
-// itself hardly depends on the scale of the gradient.
+// One factor does what division and clipping do one after the other. Moments tell: AdamW's first
+// update itself hardly depends on the scale of the gradient.
 static void test_factor(void **state)
 {
     (void)state;

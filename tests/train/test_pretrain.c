@@ -253,6 +253,31 @@ static void test_threads(void **state)
     bd_threads_set(0);
 }
 
+// Field report 15: looking at held-out rows changes nothing about training.
+static void test_evaluation_is_apart(void **state)
+{
+    (void)state;
+    bd_error err = {0};
+    bd_model *models[2];
+    for (int i = 0; i < 2; i++) {
+        models[i] = small_model(1, BD_F32);
+        bd_pretrain_options options = options_for(models[i]);
+        bd_task task;
+        check_ok(bd_pretrain_task_create(&options, &task, &err), err);
+        if (i == 1)
+            task.evaluate = NULL;
+        bd_trainer_options trainer = trainer_for(4);
+        trainer.evaluate_every = 1;
+        bd_train_result result;
+        check_ok(bd_train(&task, &trainer, &result, &err), err);
+        assert_int_equal(isfinite(result.evaluation), i == 0);
+        bd_pretrain_task_free(&task);
+    }
+    check_same(models[0], models[1]);
+    bd_model_close(models[0]);
+    bd_model_close(models[1]);
+}
+
 /* It learns: from about log(128) to far below what single letters allow, held-out rows included. */
 static void test_learns(void **state)
 {
@@ -386,7 +411,9 @@ static void test_flat_memory(void **state)
     check_ok(bd_train(&task, &trainer, &result, &err), err);
     assert_true(heap_bytes[59] <=
                 heap_bytes[6] + 2048); // what the allocator keeps at hand moves a bit
+#if !defined(__SANITIZE_ADDRESS__)     // it keeps what was freed
     assert_true(resident_pages[59] <= resident_pages[6] + 64); // 256 KB for stacks and the like
+#endif
     assert_true(result.arena_peak > 0 && result.arena_peak < (size_t)64 << 20);
     bd_pretrain_task_free(&task);
     bd_model_close(model);
@@ -395,10 +422,15 @@ static void test_flat_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_row_order), cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_learns),    cmocka_unit_test(test_evaluation),
-        cmocka_unit_test(test_resume),    cmocka_unit_test(test_flat_memory),
+        cmocka_unit_test(test_row_order),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_evaluation_is_apart),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_flat_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

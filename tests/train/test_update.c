@@ -128,6 +128,55 @@ static void test_accumulate(void **state)
     run_accumulate("accumulate/nothing_weighted");
 }
 
+/* The gradients of the golden rows cut into `parts` micro-batches, with all weights times `scale`.
+ */
+static float *gradients_of(const char *name, int64_t parts, float scale, int64_t *count)
+{
+    given t;
+    given_open(&t, name);
+    bd_error err = {0};
+    bd_arena *arena = check_arena();
+    int64_t rows = t.micro_batches * t.batch;
+    float *weights = bd_arena_floats(arena, rows * t.length);
+    for (int64_t i = 0; i < rows * t.length; i++)
+        weights[i] = t.weights[i] * scale;
+    t.weights = weights;
+    t.batch = rows / parts;
+    bd_task task = given_task(&t);
+    bd_update update;
+    check_ok(bd_update_accumulate(&task, 0, parts, BD_F32, arena, &update, &err), err);
+    bd_gradient_scale(task.parameters, bd_weighted_factor(update.loss));
+    *count = bd_parameters_total(task.parameters);
+    float *all = malloc((size_t)*count * sizeof *all), *next = all;
+    for (int64_t i = 0; i < task.parameters->count; i++) {
+        const bd_parameter *p = task.parameters->items[i];
+        memcpy(next, p->gradient, (size_t)p->count * sizeof *next);
+        next += p->count;
+    }
+    bd_arena_destroy(arena);
+    given_close(&t);
+    return all;
+}
+
+// Field reports 11 and 13: neither how rows are cut into micro-batches nor the scale of the weights
+// is a hidden learning rate.
+static void test_partition_and_scale(void **state)
+{
+    (void)state;
+    int64_t count, again;
+    float *whole = gradients_of("accumulate/unequal_weights", 1, 1, &count);
+    for (int64_t parts = 2; parts <= 8; parts *= 2) {
+        float *cut = gradients_of("accumulate/unequal_weights", parts, 1, &again);
+        assert_int_equal(count, again);
+        check_array(cut, whole, count, 2e-6);
+        free(cut);
+    }
+    float *scaled = gradients_of("accumulate/unequal_weights", 4, 0.0625f, &again);
+    check_array(scaled, whole, count, 2e-6);
+    free(scaled);
+    free(whole);
+}
+
 static bd_schedule read_schedule(json_t *json)
 {
     bd_error err = {0};
@@ -226,6 +275,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_partition_and_scale),
         cmocka_unit_test(test_train),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 #include <assert.h>
 
-#include "attention/isa/product.h"
+#include "attention/isa/few.h"
 
 /* The forward pass of one unit: for each tile of keys, for each group of rows, scores, softmax so far, and
  * the sum of values so far (online softmax). A row's numbers depend on its query and on the visible keys
@@ -24,11 +24,12 @@ typedef struct {
     _Alignas(64) float out[BD_UNIT_ROWS * BD_MOST_HEAD_SIZE];
 } unit_state;
 
-// One tile of packed keys and values, as the products read them.
+// One tile of keys and values as the products read them; where one is NULL, `raw` is read instead.
 typedef struct {
     const bd_word *columns, *rows;
     int64_t row_stride; // words between value rows
     int64_t keys;       // in this tile
+    raw_tile raw;
 } key_tile;
 
 /* --- softmax --------------------------------------------------------------------------------------- */
@@ -79,30 +80,42 @@ INLINE void softmax_rows(const bd_words words, int64_t rows, int64_t begin, int6
 
 /* --- one tile for one group of rows ------------------------------------------------------------------ */
 
-INLINE void attend(const bd_words words, unit_state *unit, int64_t row, int64_t rows,
-                   const key_tile *tile, const uint64_t *masks, int64_t begin, int64_t end)
+INLINE void scores_of(const bd_words words, const unit_state *unit, int64_t row, int64_t rows,
+                      const key_tile *tile, int64_t begin, int64_t end, float *scores)
 {
     const bd_attention_job *job = unit->job;
-    _Alignas(64) float scores[BD_ROW_GROUP * BD_KEY_TILE];
-    _Alignas(64) bd_word p[BD_ROW_GROUP * BD_KEY_TILE];
-    float factor[BD_ROW_GROUP];
-    multiply_heads(words, (product){.rows = rows,
-                              .columns = end - begin,
-                              .steps = job->head_steps,
-                              .a = unit->query + row * job->row_words,
-                              .a_row = job->row_words,
-                              .a_step = 1,
-                              .b = tile->columns + begin,
-                              .b_step = BD_KEY_TILE,
-                              .c = scores + begin,
-                              .c_row = BD_KEY_TILE});
-    softmax_rows(words, rows, begin, end, job->score_unit, masks, scores, unit->shift + row,
-                 unit->sum + row, factor, p);
+    const bd_word *query = unit->query + row * job->row_words;
+    if (tile->columns)
+        multiply_heads(words, (product){.rows = rows,
+                                        .columns = end - begin,
+                                        .steps = job->head_steps,
+                                        .a = query,
+                                        .a_row = job->row_words,
+                                        .a_step = 1,
+                                        .b = tile->columns + begin,
+                                        .b_step = BD_KEY_TILE,
+                                        .c = scores + begin,
+                                        .c_row = BD_KEY_TILE});
+    else
+        scores_of_few(words, rows, query, job->row_words, &tile->raw, begin, end, scores);
+}
+
+// out = factor * out + p @ values
+INLINE void add_values(const bd_words words, unit_state *unit, int64_t row, int64_t rows,
+                       const key_tile *tile, int64_t begin, int64_t end, const bd_word *p,
+                       const float *factor)
+{
+    const bd_attention_job *job = unit->job;
+    end = end < tile->keys ? end : tile->keys;
+    if (words == BD_WORDS_PAIRS && !tile->rows) {
+        values_of_few(rows, job->width, p, &tile->raw, begin, end, unit->out + row * job->width,
+                      factor);
+        return;
+    }
     int64_t first = words == BD_WORDS_PAIRS ? begin / 2 : begin;
-    int64_t last = bd_words_of(words, end < tile->keys ? end : tile->keys);
     multiply(words, (product){.rows = rows,
                               .columns = job->width,
-                              .steps = last - first,
+                              .steps = bd_words_of(words, end) - first,
                               .a = p + first,
                               .a_row = words == BD_WORDS_PAIRS ? BD_KEY_TILE / 2 : BD_KEY_TILE,
                               .a_step = 1,
@@ -112,6 +125,18 @@ INLINE void attend(const bd_words words, unit_state *unit, int64_t row, int64_t 
                               .c_row = job->width,
                               .end = SCALE_AND_ADD,
                               .factor = factor});
+}
+
+INLINE void attend(const bd_words words, unit_state *unit, int64_t row, int64_t rows,
+                   const key_tile *tile, const uint64_t *masks, int64_t begin, int64_t end)
+{
+    _Alignas(64) float scores[BD_ROW_GROUP * BD_KEY_TILE];
+    _Alignas(64) bd_word p[BD_ROW_GROUP * BD_KEY_TILE];
+    float factor[BD_ROW_GROUP];
+    scores_of(words, unit, row, rows, tile, begin, end, scores);
+    softmax_rows(words, rows, begin, end, unit->job->score_unit, masks, scores, unit->shift + row,
+                 unit->sum + row, factor, p);
+    add_values(words, unit, row, rows, tile, begin, end, p, factor);
 }
 
 INLINE void attend_tile(const bd_words words, unit_state *unit, const key_tile *tile,
@@ -150,6 +175,9 @@ INLINE void start_unit(const bd_words words, unit_state *unit, const bd_attentio
         pack_left(words, job->query + row_at(job, b, key_head, unit->first_row + r),
                   job->a->head_size, job->row_words, unit->query + r * job->row_words);
     }
+    if (unit->rows < BD_ROW_GROUP) // isa/few.h computes some rows more
+        memset(unit->query + unit->rows * job->row_words, 0,
+               (size_t)((BD_ROW_GROUP - unit->rows) * job->row_words) * sizeof(bd_word));
     memset(unit->out, 0, (size_t)(unit->rows * job->width) * sizeof *unit->out);
 }
 
@@ -186,7 +214,7 @@ typedef struct {
 } tile_space;
 
 INLINE key_tile find_tile(const bd_words words, const bd_attention_job *job, int64_t b,
-                          int64_t key_head, int64_t index, tile_space *space)
+                          int64_t key_head, int64_t index, int64_t unit_rows, tile_space *space)
 {
     key_tile tile = {.row_stride = job->width, .keys = keys_in_tile(job, index)};
     if (job->key_columns) {
@@ -195,18 +223,21 @@ INLINE key_tile find_tile(const bd_words words, const bd_attention_job *job, int
         tile.rows = job->value_rows + at * bd_job_row_words(job);
         return tile;
     }
-    int64_t stride = job->a->key_heads * job->a->head_size;
+    int64_t stride = job->a->key_heads * job->a->head_size, size = job->a->head_size;
     int64_t at = key_at(job, b, key_head, index * BD_KEY_TILE);
-    pack_columns(words, job->key + at, stride, tile.keys, job->a->head_size, space->columns);
-    tile.columns = space->columns;
-    tile.rows = space->rows;
-    if (words == BD_WORDS_F32 && job->a->head_size == job->width) {
-        tile.rows = (const bd_word *)(job->value + at); // read where they lie
+    tile.raw = (raw_tile){job->key + at, job->value + at, stride, tile.keys, size};
+    bool few = unit_rows <= BD_ROW_GROUP;
+    if (!few) {
+        pack_columns(words, job->key + at, stride, tile.keys, size, space->columns);
+        tile.columns = space->columns;
+    }
+    if (words == BD_WORDS_F32 && size == job->width) {
+        tile.rows = (const bd_word *)(job->value + at);
         tile.row_stride = stride;
-    } else {
+    } else if (!few || words != BD_WORDS_PAIRS) {
         int64_t padded = tile.keys + tile.keys % 2;
-        pack_right(words, job->value + at, stride, tile.keys, padded, job->a->head_size, job->width,
-                   space->rows);
+        pack_right(words, job->value + at, stride, tile.keys, padded, size, job->width, space->rows);
+        tile.rows = space->rows;
     }
     return tile;
 }
@@ -221,7 +252,7 @@ INLINE void run_unit(const bd_words words, const bd_attention_job *job, int64_t 
     for (int64_t t = 0; t < job->plan.tiles; t++) {
         if (marks[t] == BD_MARK_EMPTY)
             continue;
-        key_tile tile = find_tile(words, job, b, key_head, t, &space);
+        key_tile tile = find_tile(words, job, b, key_head, t, unit.rows, &space);
         attend_tile(words, &unit, &tile,
                     marks[t] == BD_MARK_FULL ? NULL
                                              : job->plan.masks + marks[t] * job->plan.unit_queries);

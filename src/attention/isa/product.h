@@ -141,12 +141,13 @@ INLINE void multiply(const bd_words words, product p)
     product_of_floats(&p);
 }
 
+enum { HEAD_RUN = 64 };
+
 /* A product summed over a head. Long chains of float additions lose digits, so in f32 each run of steps has
  * a chain of its own, and these are added in order. */
 INLINE void multiply_heads(const bd_words words, product p)
 {
-    enum { RUN = 64 };
-    int64_t steps = p.steps, run = words == BD_WORDS_F32 ? RUN : steps;
+    int64_t steps = p.steps, run = words == BD_WORDS_F32 ? HEAD_RUN : steps;
     for (int64_t s = 0; s < steps; s += run) {
         p.steps = steps - s < run ? steps - s : run;
         p.end = s > 0 ? ADD : STORE;
@@ -184,7 +185,8 @@ INLINE vf power_of_two(const bd_words words, vf x, vf shift)
     return _mm512_scalef_ps(p, n);
 #else
     vf exponent = vf_max(vf_set1(-126), n) + magic;
-    return (vf)((vi)p + ((vi)exponent << 23)); // the low bits hold the integer
+    typedef uint32_t bits __attribute__((vector_size(sizeof(vf))));
+    return (vf)((bits)p + ((bits)exponent << 23)); // the low bits hold the integer
 #endif
 }
 

@@ -203,6 +203,48 @@ INLINE void transpose(vf rows[VF_WIDTH])
 #endif
 }
 
+#if defined(VF_512)
+/* Four numbers from each of 16 rows, transposed: four vectors. Lane quarters are filled by loads, so that what
+ * is left to shuffle stays inside quarters. */
+INLINE void transpose_quads(const float *x, int64_t stride, vf out[4])
+{
+    vf in[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const float *row = x + i * stride; // quarter j of in[i] is row 4 j + i
+        in[i] = _mm512_castps128_ps512(_mm_loadu_ps(row));
+        in[i] = _mm512_mask_broadcast_f32x4(in[i], 0x00f0, _mm_loadu_ps(row + 4 * stride));
+        in[i] = _mm512_mask_broadcast_f32x4(in[i], 0x0f00, _mm_loadu_ps(row + 8 * stride));
+        in[i] = _mm512_mask_broadcast_f32x4(in[i], 0xf000, _mm_loadu_ps(row + 12 * stride));
+    }
+    vf a = _mm512_unpacklo_ps(in[0], in[1]), b = _mm512_unpackhi_ps(in[0], in[1]);
+    vf c = _mm512_unpacklo_ps(in[2], in[3]), d = _mm512_unpackhi_ps(in[2], in[3]);
+    out[0] = (vf)_mm512_unpacklo_pd((__m512d)a, (__m512d)c);
+    out[1] = (vf)_mm512_unpackhi_pd((__m512d)a, (__m512d)c);
+    out[2] = (vf)_mm512_unpacklo_pd((__m512d)b, (__m512d)d);
+    out[3] = (vf)_mm512_unpackhi_pd((__m512d)b, (__m512d)d);
+}
+#endif
+
+/* Words word .. word + VF_WIDTH - 1 of rows x[0 .. VF_WIDTH-1], transposed: lane k of block[i] is word
+ * word + i of row k. Rows from `rows` on and words beyond the head are 0. */
+INLINE void transposed_words(const bd_words words, const float *x, int64_t stride, int64_t rows,
+                             int64_t word, int64_t size, vf block[VF_WIDTH])
+{
+#if defined(VF_512)
+    if (words == BD_WORDS_F32 && rows >= VF_WIDTH && word + VF_WIDTH <= size) {
+#pragma GCC unroll 4
+        for (int i = 0; i < VF_WIDTH; i += 4)
+            transpose_quads(x + word + i, stride, block + i);
+        return;
+    }
+#endif
+#pragma GCC unroll 16
+    for (int i = 0; i < VF_WIDTH; i++)
+        block[i] = i < rows ? words_along(words, x + i * stride, word, size) : vf_zero();
+    transpose(block);
+}
+
 /* --- tiles ----------------------------------------------------------------------------------------- */
 
 /* x[k] for k < count <= BD_KEY_TILE, row stride `stride`, as a right operand summed over head_size: columns
@@ -214,11 +256,7 @@ INLINE void pack_columns(const bd_words words, const float *x, int64_t stride, i
     for (int64_t k = 0; k < BD_KEY_TILE; k += VF_WIDTH) {
         for (int64_t s = 0; s < steps; s += VF_WIDTH) {
             vf block[VF_WIDTH];
-#pragma GCC unroll 16
-            for (int i = 0; i < VF_WIDTH; i++)
-                block[i] = k + i < count ? words_along(words, x + (k + i) * stride, s, size)
-                                         : vf_zero();
-            transpose(block);
+            transposed_words(words, x + k * stride, stride, count - k, s, size, block);
             bd_word *to = columns + s * BD_KEY_TILE + k;
             if (steps - s >= VF_WIDTH) {
 #pragma GCC unroll 16

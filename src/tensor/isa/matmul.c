@@ -88,13 +88,14 @@ INLINE void tile(bd_tile_format format, const int rows, const int vectors, const
     const char *b = t->b, *soon = t->prefetch;
     const int64_t row = t->a_row, step = t->a_step;
     const int64_t b_step = t->width * (format == BD_TILE_WIDEN ? 2 : 4);
-    const int64_t soon_step = t->prefetch ? 64 : 0;
+    const int64_t soon_step = t->prefetch_lines * 64;
     for (int64_t s = 0; s < t->steps; s++) {
         vf v[TILE_VECTORS];
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++)
             v[j] = panel_vector(format, b, j * VF_WIDTH);
-        __builtin_prefetch(soon);
+        for (int64_t j = 0; j < t->prefetch_lines; j++)
+            __builtin_prefetch(soon + 64 * j, 0, 2); // into the second level
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4

@@ -41,8 +41,8 @@ typedef struct {
     int64_t y_stride;
     const float *bias;           /* or NULL */
     bool accumulate;
-    const char *prefetch;        /* memory that will be needed soon, or NULL */
-    int64_t prefetch_lines;      /* cache lines of it */
+    const char *prefetch;        /* memory that will be needed soon */
+    int64_t prefetch_lines;      /* 64-byte lines of it to fetch in every step; 0: none */
 } bd_tile;
 
 typedef struct {

@@ -105,40 +105,49 @@ static void sine_cosine(vd angle, vd *sine, vd *cosine)
 
 enum { ANGLES = 256 }; // of one head handled at a time
 
-static void turn_table(const bd_rope *rope, double direction, double position, int64_t first,
-                       int64_t count, float *cosine, float *sine)
+// cosines and sines of position * frequency, times the factor; both have room for whole vectors.
+static void turn_table(const double *frequency, double position, double direction, double factor,
+                       bool small, int64_t count, float *cosine, float *sine)
 {
-    const double *frequency = rope->inverse_frequency + first;
     for (int64_t i = 0; i < count; i += VD_WIDTH) {
-        double angle[VD_WIDTH] = {0};
-        bool large = false;
-        for (int j = 0; j < VD_WIDTH && i + j < count; j++) {
-            angle[j] = position * frequency[i + j];
-            large |= !(fabs(angle[j]) < 0x1p19);
-        }
-        vd s, c;
-        if (large)
+        vd angle = {0}, s, c;
+        if (i + VD_WIDTH <= count)
+            angle = vd_load(frequency + i) * position;
+        else
+            for (int64_t j = 0; i + j < count; j++)
+                angle[j] = frequency[i + j] * position;
+        if (small)
+            sine_cosine(angle, &s, &c);
+        else
             for (int j = 0; j < VD_WIDTH; j++) {
                 s[j] = sin(angle[j]);
                 c[j] = cos(angle[j]);
             }
-        else
-            sine_cosine(vd_load(angle), &s, &c);
-        // The tables have room for whole vectors.
-        vd_store_f32(sine + i, s * direction * (double)rope->factor);
-        vd_store_f32(cosine + i, c * (double)rope->factor);
+        vd_store_f32(sine + i, s * (direction * factor));
+        vd_store_f32(cosine + i, c * factor);
     }
+}
+
+static double largest_magnitude(const double *x, int64_t count)
+{
+    double most = 0;
+    for (int64_t i = 0; i < count; i++)
+        most = fabs(x[i]) > most ? fabs(x[i]) : most;
+    return most;
 }
 
 static void rotate(const bd_rope *rope, double direction, const float *x, const int32_t *positions,
                    int64_t rows, int64_t heads, float *y, bool add)
 {
     const int64_t size = rope->head_size, half = size / 2;
+    const double fastest = largest_magnitude(rope->inverse_frequency, half);
     float cosine[ANGLES + VD_WIDTH], sine[ANGLES + VD_WIDTH];
     for (int64_t r = 0; r < rows; r++)
         for (int64_t first = 0; first < half; first += ANGLES) {
             const int64_t count = half - first < ANGLES ? half - first : ANGLES;
-            turn_table(rope, direction, positions[r], first, count, cosine, sine);
+            const bool small = fastest * fabs((double)positions[r]) < 0x1p19;
+            turn_table(rope->inverse_frequency + first, positions[r], direction, (double)rope->factor,
+                       small, count, cosine, sine);
             for (int64_t h = 0; h < heads; h++) {
                 const int64_t at = (r * heads + h) * size + first;
                 const float *x1 = x + at, *x2 = x1 + half;

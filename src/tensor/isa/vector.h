@@ -333,9 +333,9 @@ static inline float vf_largest(vf v)
  * x = n ln 2 + r with |r| <= ln 2 / 2, exp(r) = 1 + r + r^2 q(r); q interpolates at Chebyshev points. */
 static inline vf vf_exp(vf x)
 {
-    const float lowest = -87.33654f, highest = 88.72283f;
-    vf y = vf_max(vf_set1(lowest), vf_min(vf_set1(highest), x)); // NaN passes through both
-    const float magic = 0x1.8p23f;                               // adding it rounds to an integer
+    const float lowest = -87.33654f;
+    vf y = vf_max(vf_set1(lowest), vf_min(vf_set1(89), x)); // NaN passes through both
+    const float magic = 0x1.8p23f;                          // adding it rounds to an integer
     vf shifted = vf_fma(y, vf_set1(0x1.715476p+0f), vf_set1(magic));
     vf n = shifted - magic;
     vf r = vf_fnma(n, vf_set1(0x1.62e400p-1f), y); // ln 2 in two parts; the first has 15 bits
@@ -347,14 +347,14 @@ static inline vf vf_exp(vf x)
     q = vf_fma(q, r, vf_set1(0.5f));
     vf p = vf_fma(r * r, q, r) + 1.0f;
 #if defined(VF_512)
-    vf result = _mm512_scalef_ps(p, n);
+    __mmask16 kept = _mm512_cmp_ps_mask(x, vf_set1(lowest), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(kept, p, n);
 #else
-    // 2^n in two factors, since n may be 128.
+    // 2^n in two factors, since n may be 128 (and the product inf).
     vi whole = (vi)shifted - 0x4b400000, half = whole >> 1;
     vf result = p * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
+    return (vf)((vi)result & ~(vi)(x < lowest));
 #endif
-    result = vf_select(x < lowest, vf_zero(), result);
-    return vf_select(x > highest, vf_set1(INFINITY), result);
 }
 
 /* --- bf16 ------------------------------------------------------------------------------------------ */
@@ -384,10 +384,10 @@ static inline vf vf_load_bf16(const uint16_t *p)
     return (vf)_mm256_slli_epi32(wide, 16);
 #else
     // A zero before each of them: as 32 bits, the number in the upper half.
-    uint16_t __attribute__((vector_size(16))) narrow = {0}, zero = {0};
+    typedef uint16_t halves __attribute__((vector_size(16)));
+    halves zero = {0}, narrow = {0};
     memcpy(&narrow, p, 2 * VF_WIDTH);
-    typedef uint16_t index __attribute__((vector_size(16)));
-    return (vf)__builtin_shuffle(zero, narrow, (index){0, 8, 1, 9, 2, 10, 3, 11});
+    return (vf)__builtin_shuffle(zero, narrow, (halves){0, 8, 1, 9, 2, 10, 3, 11});
 #endif
 }
 static inline void vf_store_bf16(uint16_t *p, vf v)
@@ -401,9 +401,9 @@ static inline void vf_store_bf16(uint16_t *p, vf v)
     __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(packed));
 #else
-    uint16_t __attribute__((vector_size(16))) halves = (uint16_t __attribute__((vector_size(16))))r;
-    uint16_t upper[VF_WIDTH] = {halves[1], halves[3], halves[5], halves[7]};
-    memcpy(p, upper, sizeof upper);
+    typedef uint16_t halves __attribute__((vector_size(16)));
+    halves upper = __builtin_shuffle((halves)r, (halves){1, 3, 5, 7, 1, 3, 5, 7});
+    memcpy(p, &upper, 2 * VF_WIDTH);
 #endif
 }
 static inline vf vf_load_bf16_n(const uint16_t *p, int64_t n)
@@ -453,10 +453,19 @@ static inline vb vb_interleave(vf even, vf odd)
 /* 2 * VF_WIDTH consecutive floats: `first` holds elements 0 .. VF_WIDTH-1, `second` the rest. */
 static inline vb vb_from_f32(vf first, vf second)
 {
-    uint16_t buffer[2 * VF_WIDTH];
-    vf_store_bf16(buffer, first);
-    vf_store_bf16(buffer + VF_WIDTH, second);
-    return vb_load(buffer);
+#if defined(VF_512)
+    __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)vf_round_bf16(first), 16));
+    __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)vf_round_bf16(second), 16));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+#elif defined(VF_256)
+    __m256i low = _mm256_srli_epi32((__m256i)vf_round_bf16(first), 16);
+    __m256i high = _mm256_srli_epi32((__m256i)vf_round_bf16(second), 16);
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
+#else
+    typedef uint16_t halves __attribute__((vector_size(16)));
+    return (vb)__builtin_shuffle((halves)vf_round_bf16(first), (halves)vf_round_bf16(second),
+                                 (halves){1, 3, 5, 7, 9, 11, 13, 15});
+#endif
 }
 
 /* sum + a[2i] * b[2i] + a[2i+1] * b[2i+1] in each lane i. At the avx512bf16 level one instruction, which

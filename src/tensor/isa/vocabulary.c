@@ -18,25 +18,29 @@ static normalizer normalize(const float *x, int64_t count)
 
 enum { SUM_BLOCK = 1024 }; // floats within a block, doubles over the blocks
 
-// sum_v p_v (lse - z_v), p = softmax(teacher): no term is negative, so small sums keep their digits.
-// A p of 0 counts as 0 whatever z is.
-static double soft_cross_entropy(const bd_vocabulary_row *row, normalizer teacher, float lse)
+// sum_v exp(t_v - shift), and sum_v exp(t_v - shift) (largest - z_v): with no negative term, so that
+// small cross entropies keep their digits. A probability of 0 counts as 0 whatever z is.
+static normalizer normalize_teacher(const bd_vocabulary_row *row, float largest, double *distance)
 {
-    const vf shift = vf_set1(teacher.shift), l = vf_set1(lse);
-    double total = 0;
+    const float shift = BD_ISA_NAME(bd_row_kernels).largest(row->teacher, row->vocabulary);
+    const vf s = vf_set1(shift), most = vf_set1(largest);
+    normalizer teacher = {shift, 0};
+    *distance = 0;
     for (int64_t block = 0; block < row->vocabulary; block += SUM_BLOCK) {
         const float *t = row->teacher + block, *z = row->logits + block;
         const int64_t left = row->vocabulary - block, size = left < SUM_BLOCK ? left : SUM_BLOCK;
-        vf sum = vf_zero();
+        vf sum = vf_zero(), far = vf_zero();
         VF_EACH(i, n, size, {
-            vf p = vf_exp(vf_load_n(t + i, n) - shift);
+            vf p = vf_exp(vf_load_n(t + i, n) - s);
             if (n < VF_WIDTH)
                 p = vf_select(vi_count() < (int32_t)n, p, vf_zero());
-            sum += vf_select(p == 0, vf_zero(), p * (l - vf_load_n(z + i, n)));
+            sum += p;
+            far += vf_select(p == 0, vf_zero(), p * (most - vf_load_n(z + i, n)));
         });
-        total += (double)vf_sum(sum);
+        teacher.sum += (double)vf_sum(sum);
+        *distance += (double)vf_sum(far);
     }
-    return total / teacher.sum;
+    return teacher;
 }
 
 void BD_ISA_NAME(bd_vocabulary_row)(bd_vocabulary_row *row)
@@ -50,9 +54,10 @@ void BD_ISA_NAME(bd_vocabulary_row)(bd_vocabulary_row *row)
     row->best = best < 0 ? 0 : (int32_t)best;
     row->soft_loss = 0;
     normalizer teacher = {0, 1};
-    if (row->teacher) {
-        teacher = normalize(row->teacher, row->vocabulary);
-        row->soft_loss = (float)soft_cross_entropy(row, teacher, (float)lse);
+    if (row->teacher) { // sum_v p_v (lse - z_v)
+        double distance;
+        teacher = normalize_teacher(row, own.shift, &distance);
+        row->soft_loss = (float)(log(own.sum) + distance / teacher.sum);
     }
     if (!row->d_logits)
         return;
