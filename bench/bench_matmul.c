@@ -2,10 +2,11 @@
  *
  *     bench_matmul [threads ...]        default: 1, and all cores if there are more
  *
- * Every sample is taken between two bursts of multiply-adds that touch no memory, together as long as
- * the sample and on the same number of threads; "%" is the median over the samples of (product rate /
- * burst rate), so a core that is busy with something else slows both. One row is bound by memory: its weight bytes per second stand beside
- * those of a plain read of the same panels. BDLM_ISA picks the instruction set.
+ * Every sample is taken between two bursts of multiply-adds that touch no memory, together as long
+ * as the sample and on the same number of threads; "%" is the median over the samples of (product
+ * rate / burst rate), so a core that is busy with something else slows both. One row is bound by
+ * memory: its weight bytes per second stand beside those of a plain read of the same panels.
+ * BDLM_ISA picks the instruction set.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* --- bursts ---------------------------------------------------------------------------------------- */
+/* --- bursts ----------------------------------------------------------------------------------- */
 
 enum { CHAINS = 12, ROUNDS = 10000 };
 
@@ -113,7 +114,7 @@ static double burst_rate(bd_dtype dtype, double seconds)
     return operations / elapsed;
 }
 
-/* --- samples --------------------------------------------------------------------------------------- */
+/* --- samples ---------------------------------------------------------------------------------- */
 
 typedef struct {
     bd_dtype dtype;
@@ -163,10 +164,11 @@ static outcome sample(product *p)
     }
     qsort(rates, (size_t)count, sizeof *rates, by_size);
     qsort(shares, (size_t)count, sizeof *shares, by_size);
-    return (outcome){rates[count / 2], rates[count - 1], shares[count / 2], work / rates[count / 2]};
+    return (outcome){rates[count / 2], rates[count - 1], shares[count / 2],
+                     work / rates[count / 2]};
 }
 
-/* --- reading --------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 typedef struct {
     const uint64_t *data;
@@ -199,13 +201,14 @@ static double read_rate(const void *data, size_t bytes)
     return best;
 }
 
-/* --- table ----------------------------------------------------------------------------------------- */
+/* --- table ------------------------------------------------------------------------------------ */
 
-static void bench(bd_arena *arena, bd_dtype dtype, bool gradient, int64_t rows, int64_t in, int64_t out)
+static void bench(bd_arena *arena, bd_dtype dtype, bool gradient, int64_t rows, int64_t in,
+                  int64_t out)
 {
     size_t mark = bd_arena_mark(arena);
-    product p = {.dtype = dtype, .gradient = gradient, .rows = rows, .in = in, .out = out,
-                 .arena = arena};
+    product p = {
+        .dtype = dtype, .gradient = gradient, .rows = rows, .in = in, .out = out, .arena = arena};
     p.x = bd_arena_floats(arena, rows * in);
     p.y = bd_arena_floats(arena, rows * out);
     p.w = bd_arena_floats(arena, out * in);
@@ -218,9 +221,10 @@ static void bench(bd_arena *arena, bd_dtype dtype, bool gradient, int64_t rows, 
     size_t bytes = bd_packed_bytes(dtype, out, in);
     p.packed = bd_pack(dtype, p.w, BD_F32, out, in, BD_AS_STORED, bd_arena_alloc(arena, bytes));
     outcome o = sample(&p);
-    printf("%-5s %-8s %6lld %6lld %7lld  %8.3f ms  %7.1f GF/s (best %7.1f)  %5.1f %%", bd_dtype_name(dtype),
-           gradient ? "gradient" : "product", (long long)rows, (long long)in, (long long)out,
-           o.seconds * 1e3, o.median_rate * 1e-9, o.best_rate * 1e-9, o.median_share * 100);
+    printf("%-5s %-8s %6lld %6lld %7lld  %8.3f ms  %7.1f GF/s (best %7.1f)  %5.1f %%",
+           bd_dtype_name(dtype), gradient ? "gradient" : "product", (long long)rows, (long long)in,
+           (long long)out, o.seconds * 1e3, o.median_rate * 1e-9, o.best_rate * 1e-9,
+           o.median_share * 100);
     if (!gradient && bytes >= (size_t)32 << 20)
         printf("  weights %5.1f GB/s (read %5.1f)", (double)bytes / o.seconds * 1e-9,
                read_rate(p.packed.data, bytes) * 1e-9);
@@ -234,7 +238,8 @@ static void bench_threads(bd_arena *arena, int threads)
     static const bd_dtype dtypes[] = {BD_F32, BD_BF16};
     bd_threads_set(threads);
     printf("%s, %d thread%s: burst %.0f GF/s f32, %.0f GF/s bf16\n", bd_isa_name(bd_isa()), threads,
-           threads == 1 ? "" : "s", burst_rate(BD_F32, 0.01) * 1e-9, burst_rate(BD_BF16, 0.01) * 1e-9);
+           threads == 1 ? "" : "s", burst_rate(BD_F32, 0.01) * 1e-9,
+           burst_rate(BD_BF16, 0.01) * 1e-9);
     printf("dtype what       rows     in     out\n");
     for (int d = 0; d < 2; d++) {
         for (int r = 0; r < 5; r++)

@@ -131,8 +131,7 @@ static bool tell_pending(bd_decoder *d, bd_error *err)
 bool bd_decoder_keep(bd_decoder *d, int64_t count, bd_error *err)
 {
     assert(count >= 0 && count <= d->tried);
-    bd_cache_truncate(d->cache, d->length + count);
-    d->length += count;
+    d->length += count; // the cache is cut back when the next tokens are read
     d->tried = 0;
     if (!d->session || count == 0)
         return true;

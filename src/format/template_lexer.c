@@ -91,10 +91,7 @@ static bool add_text(lexer *l, size_t begin, size_t end, char sign, bool block)
         while (line > begin && l->source[line - 1] != '\n')
             line--;
         bool at_line_start = line > begin || l->line_start;
-        size_t blank = line;
-        while (blank < end && (l->source[blank] == ' ' || l->source[blank] == '\t'))
-            blank++;
-        if (at_line_start && blank == end)
+        if (at_line_start && strip_end(l, line, end) == line)
             end = line;
     }
     return begin == end || add(l, T_TEXT, begin, end);

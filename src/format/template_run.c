@@ -111,15 +111,17 @@ bool bd_assign(render *r, const node *target, value item)
 
 // --- capturing -------------------------------------------------------------------------------------
 
-// Run a body with what it prints going into `text`.
+// Run a body with what it prints going into `text`, and what it sets going nowhere.
 static bool capture(render *r, const node_list *body, bd_text *text, int *jump)
 {
     bd_text *outer = r->out;
+    scope *around = r->scope;
     r->out = text;
     r->captures++;
-    bool ok = bd_run_body(r, body, jump);
+    bool ok = scope_open(r) && bd_run_body(r, body, jump);
     r->captures--;
     r->out = outer;
+    r->scope = around;
     return ok;
 }
 

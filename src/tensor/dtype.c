@@ -9,9 +9,9 @@ static const struct {
     size_t size;
     bool is_float;
 } dtypes[BD_DTYPE_COUNT] = {
-    [BD_F32] = {"F32", 4, true},   [BD_BF16] = {"BF16", 2, true}, [BD_F16] = {"F16", 2, true},
-    [BD_F64] = {"F64", 8, true},   [BD_I64] = {"I64", 8, false},  [BD_I32] = {"I32", 4, false},
-    [BD_I16] = {"I16", 2, false},  [BD_I8] = {"I8", 1, false},    [BD_U8] = {"U8", 1, false},
+    [BD_F32] = {"F32", 4, true},    [BD_BF16] = {"BF16", 2, true}, [BD_F16] = {"F16", 2, true},
+    [BD_F64] = {"F64", 8, true},    [BD_I64] = {"I64", 8, false},  [BD_I32] = {"I32", 4, false},
+    [BD_I16] = {"I16", 2, false},   [BD_I8] = {"I8", 1, false},    [BD_U8] = {"U8", 1, false},
     [BD_BOOL] = {"BOOL", 1, false},
 };
 
@@ -43,7 +43,8 @@ bool bd_dtype_is_float(bd_dtype dtype)
     return dtypes[dtype].is_float;
 }
 
-// f16 by integer arithmetic: the threads run with denormals flushed, which would change small values.
+// f16 by integer arithmetic: the threads run with denormals flushed, which would change small
+// values.
 static float f16_to_f32(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16;
@@ -79,7 +80,8 @@ static uint16_t f16_from_f32(float value)
     uint32_t mantissa = (magnitude & 0x7fffff) | 0x800000;
     int exponent = (int)(magnitude >> 23) - 112;
     int shift = exponent > 0 ? 13 : 14 - exponent; // denormals lose more bits
-    uint32_t kept = mantissa >> shift, rest = mantissa & ((1u << shift) - 1), tie = 1u << (shift - 1);
+    uint32_t kept = mantissa >> shift, rest = mantissa & ((1u << shift) - 1),
+             tie = 1u << (shift - 1);
     kept += rest > tie || (rest == tie && (kept & 1));
     if (exponent > 0)
         kept += (uint32_t)(exponent - 1) << 10; // the hidden bit adds the missing one
@@ -122,7 +124,7 @@ void bd_to_f32(bd_dtype from, const void *source, float *target, int64_t count)
         break;
     }
 #undef CONVERT
-    assert(!"a dtype");
+    assert(0 && "a dtype");
 }
 
 void bd_from_f32(bd_dtype to, const float *source, void *target, int64_t count)
@@ -146,7 +148,7 @@ void bd_from_f32(bd_dtype to, const float *source, void *target, int64_t count)
     case BD_F64:
         CONVERT(double, (double)x);
     default:
-        assert(!"a float dtype");
+        assert(0 && "a float dtype");
     }
 #undef CONVERT
 }

@@ -24,8 +24,7 @@ bool bd_isa_supported(bd_isa_level level)
         return true;
 #if defined(__x86_64__)
     case BD_ISA_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case BD_ISA_AVX512:
         return bd_isa_supported(BD_ISA_AVX2) && __builtin_cpu_supports("avx512f") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
@@ -55,7 +54,8 @@ static void list_supported(char *text, size_t size)
     text[0] = 0;
     for (int level = 0; level < BD_ISA_COUNT && used < size; level++)
         if (bd_isa_supported((bd_isa_level)level))
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", names[level]);
+            used +=
+                (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", names[level]);
 }
 
 bool bd_isa_init(bd_error *err)
@@ -71,7 +71,8 @@ bool bd_isa_init(bd_error *err)
         if (strcmp(wanted, names[level]) != 0)
             continue;
         if (!bd_isa_supported((bd_isa_level)level))
-            return bd_fail(err, "BDLM_ISA: this CPU does not have %s; it has: %s", wanted, supported);
+            return bd_fail(err, "BDLM_ISA: this CPU does not have %s; it has: %s", wanted,
+                           supported);
         atomic_store(&chosen, level);
         return true;
     }

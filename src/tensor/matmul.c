@@ -5,8 +5,9 @@
 #include "base/threads.h"
 #include "tensor/isa/matmul.h"
 
-// A tile walks over some steps of a panel before the next rows do, which find them in a cache: 256 steps
-// are 64 KB at the widest. Two tiles take turns faster, so that reading ahead (below) stays smooth.
+// A tile walks over some steps of a panel before the next rows do, which find them in a cache: 256
+// steps are 64 KB at the widest. Two tiles take turns faster, so that reading ahead (below) stays
+// smooth.
 enum { BLOCK_STEPS = 256, TWO_TILES_STEPS = 64, BLOCK_ROWS = 96, WIDEST_PANEL = 64 };
 // Less work than this (about 5 microseconds) is not worth waking a second thread.
 #define SMALL_PRODUCT 1e6
@@ -83,7 +84,7 @@ static bd_tile_format format_of(const bd_matmul_kernels *table, bd_dtype dtype)
     return dtype == BD_F32 ? BD_TILE_F32 : table->bf16_format;
 }
 
-/* --- packing --------------------------------------------------------------------------------------- */
+/* --- packing ---------------------------------------------------------------------------------- */
 
 size_t bd_packed_bytes(bd_dtype dtype, int64_t out, int64_t in)
 {
@@ -111,7 +112,8 @@ static const float *source_block(const pack_job *job, int64_t first, int64_t use
 {
     const bool stored = job->order == BD_AS_STORED;
     const int64_t outer = stored ? used : count, inner = stored ? count : used;
-    const int64_t row = stored ? job->in : job->out, at = stored ? first * row + k : k * row + first;
+    const int64_t row = stored ? job->in : job->out,
+                  at = stored ? first * row + k : k * row + first;
     const int64_t size = (int64_t)bd_dtype_size(job->w_dtype);
     *stride = job->w_dtype == BD_F32 ? row : CONVERTED;
     if (job->w_dtype == BD_F32)
@@ -166,7 +168,7 @@ bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, 
     return (bd_packed){.dtype = dtype, .out = out, .in = in, .data = storage};
 }
 
-/* --- product --------------------------------------------------------------------------------------- */
+/* --- product ---------------------------------------------------------------------------------- */
 
 typedef struct {
     const bd_matmul_kernels *table;
@@ -191,7 +193,8 @@ static void multiply_panel(const product_job *job, int64_t panel, int64_t first,
     const int64_t tiles = ceil_div(rows, BD_TILE_ROWS);
     const int64_t block = tiles == 2 ? TWO_TILES_STEPS : BLOCK_STEPS;
     // While tiles work on one block they read the next one ahead, each its share of the four cache
-    // lines of a step: memory and arithmetic overlap. A single tile streams; the hardware sees that.
+    // lines of a step: memory and arithmetic overlap. A single tile streams; the hardware sees
+    // that.
     const int64_t lines = tiles > 1 && tiles <= 16 ? ceil_div(4, tiles) : 0;
     const char *b = panel_start(p, job->b, panel);
     for (int64_t s = 0; s == 0 || s < p->steps; s += block) {
@@ -241,11 +244,13 @@ static void multiply_task(void *context, int64_t task)
 static void split_product(product_job *job)
 {
     const int64_t count = panel_count(&job->panels), threads = bd_threads_count();
-    const double work = 2.0 * (double)job->rows * (double)job->panels.columns * (double)job->panels.steps;
+    const double work =
+        2.0 * (double)job->rows * (double)job->panels.columns * (double)job->panels.steps;
     job->row_blocks = ceil_div(job->rows, BLOCK_ROWS);
     job->groups = 1;
     if (threads > 1 && work >= SMALL_PRODUCT) {
-        int64_t panel_bytes = job->panels.panel_columns * job->panels.steps * job->panels.step_bytes;
+        int64_t panel_bytes =
+            job->panels.panel_columns * job->panels.steps * job->panels.step_bytes;
         int64_t fit = larger(1, ((int64_t)1 << 20) / larger(1, panel_bytes));
         int64_t wanted = larger(ceil_div(8 * threads, job->row_blocks), ceil_div(count, fit));
         int64_t sensible = (int64_t)(work / (SMALL_PRODUCT / 2));
@@ -273,8 +278,9 @@ static void round_task(void *context, int64_t task)
                               job->to + r * job->to_stride * 4);
 }
 
-void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_stride, const float *bias,
-               float *y, int64_t y_stride, bd_matmul_mode mode, bd_arena *scratch)
+void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_stride,
+               const float *bias, float *y, int64_t y_stride, bd_matmul_mode mode,
+               bd_arena *scratch)
 {
     if (rows <= 0 || w->out <= 0)
         return;
@@ -295,8 +301,13 @@ void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_strid
     if (w->dtype == BD_BF16) {
         // Rows a multiple of 4 KB apart would fight for the same cache sets.
         job.a_row = ceil_div(job.panels.steps, 16) * 16 + 16;
-        round_job round = {.table = table, .format = job.panels.format, .x = x, .rows = rows,
-                           .count = w->in, .x_stride = x_stride, .to_stride = job.a_row};
+        round_job round = {.table = table,
+                           .format = job.panels.format,
+                           .x = x,
+                           .rows = rows,
+                           .count = w->in,
+                           .x_stride = x_stride,
+                           .to_stride = job.a_row};
         round.to = bd_arena_alloc(scratch, (size_t)(rows * job.a_row) * 4);
         job.a = round.to;
         if (rows * w->in < 16384)
@@ -310,10 +321,10 @@ void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_strid
     bd_arena_release(scratch, mark);
 }
 
-/* --- gradient of a weight -------------------------------------------------------------------------- */
+/* --- gradient of a weight --------------------------------------------------------------------- */
 
-// dw is a product whose left-hand matrix is dy transposed. Both are packed the same way, in chunks of
-// rows; every element of dw is one chain of additions over all rows, whatever the chunks are.
+// dw is a product whose left-hand matrix is dy transposed. Both are packed the same way, in chunks
+// of rows; every element of dw is one chain of additions over all rows, whatever the chunks are.
 enum { CHUNK_ROWS = 512, PACKED_ROWS = 8, LEFT_COLUMNS = 48 }; // 48 = 8 tiles of 6 rows
 
 typedef struct {
@@ -334,8 +345,9 @@ static void pack_gradient_rows(const gradient_job *job, const panels *p, const f
     const int64_t step = p->format == BD_TILE_PAIRS ? first / 2 : first;
     for (int64_t panel = 0; panel < panel_count(p); panel++) {
         const int64_t width = panel_width(p, panel);
-        job->table->pack_rows(p->format, job->round, from + first * stride + panel * p->panel_columns,
-                              stride, count, panel_used(p, panel), width,
+        job->table->pack_rows(p->format, job->round,
+                              from + first * stride + panel * p->panel_columns, stride, count,
+                              panel_used(p, panel), width,
                               panel_start(p, data, panel) + step * width * p->step_bytes);
     }
 }

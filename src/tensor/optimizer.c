@@ -25,14 +25,14 @@ static void update_task(void *context, int64_t task)
 {
     const job *j = context;
     const int64_t at = task * TASK_ELEMENTS, left = j->count - at;
-    tables[bd_isa()](j->options, j->m_unbias, j->v_unbias, left < TASK_ELEMENTS ? left : TASK_ELEMENTS,
-                     j->parameter + at, j->gradient + at, j->m_dtype,
-                     j->m + at * (int64_t)bd_dtype_size(j->m_dtype), j->v_dtype,
-                     j->v + at * (int64_t)bd_dtype_size(j->v_dtype));
+    tables[bd_isa()](j->options, j->m_unbias, j->v_unbias,
+                     left < TASK_ELEMENTS ? left : TASK_ELEMENTS, j->parameter + at,
+                     j->gradient + at, j->m_dtype, j->m + at * (int64_t)bd_dtype_size(j->m_dtype),
+                     j->v_dtype, j->v + at * (int64_t)bd_dtype_size(j->v_dtype));
 }
 
-void bd_adamw_update(const bd_adamw *options, int64_t count, float *parameter, const float *gradient,
-                     bd_dtype m_dtype, void *m, bd_dtype v_dtype, void *v)
+void bd_adamw_update(const bd_adamw *options, int64_t count, float *parameter,
+                     const float *gradient, bd_dtype m_dtype, void *m, bd_dtype v_dtype, void *v)
 {
     assert(options->step >= 1);
     assert(m_dtype == BD_F32 || m_dtype == BD_BF16);

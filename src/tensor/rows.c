@@ -41,7 +41,7 @@ static int64_t rows_per_task(int64_t width, int64_t unit)
     return larger(1, rows / unit) * unit;
 }
 
-/* --- norm ------------------------------------------------------------------------------------------ */
+/* --- norm ------------------------------------------------------------------------------------- */
 
 // Rows whose contributions to dweight are summed before they meet the others.
 enum { SUMMED_ROWS = 64 };
@@ -57,16 +57,22 @@ static void norm_task(void *context, int64_t task)
 {
     const norm_job *job = context;
     const int64_t first = task * job->step, rows = smaller(job->step, job->rows - first);
-    bd_row_kernels_now()->rms_norm(job->x + first * job->width, job->weight, job->eps, rows, job->width,
-                                   job->y + first * job->width,
+    bd_row_kernels_now()->rms_norm(job->x + first * job->width, job->weight, job->eps, rows,
+                                   job->width, job->y + first * job->width,
                                    job->inverse_out ? job->inverse_out + first : NULL);
 }
 
-void bd_rms_norm(const float *x, const float *weight, float eps, int64_t rows, int64_t width, float *y,
-                 float *inverse)
+void bd_rms_norm(const float *x, const float *weight, float eps, int64_t rows, int64_t width,
+                 float *y, float *inverse)
 {
-    norm_job job = {.x = x, .weight = weight, .eps = eps, .rows = rows, .width = width,
-                    .step = rows_per_task(width, 1), .y = y, .inverse_out = inverse};
+    norm_job job = {.x = x,
+                    .weight = weight,
+                    .eps = eps,
+                    .rows = rows,
+                    .width = width,
+                    .step = rows_per_task(width, 1),
+                    .y = y,
+                    .inverse_out = inverse};
     bd_parallel(task_count(rows, job.step), norm_task, &job);
 }
 
@@ -81,13 +87,20 @@ static void norm_backward_task(void *context, int64_t task)
             job->partial ? job->partial + r / SUMMED_ROWS * width : NULL);
 }
 
-void bd_rms_norm_backward(const float *x, const float *weight, const float *inverse, const float *dy,
-                          int64_t rows, int64_t width, float *dx, float *dweight, bd_arena *scratch)
+void bd_rms_norm_backward(const float *x, const float *weight, const float *inverse,
+                          const float *dy, int64_t rows, int64_t width, float *dx, float *dweight,
+                          bd_arena *scratch)
 {
     const size_t mark = bd_arena_mark(scratch);
     const int64_t sums = task_count(rows, SUMMED_ROWS);
-    norm_job job = {.x = x, .weight = weight, .inverse = inverse, .dy = dy, .rows = rows,
-                    .width = width, .step = rows_per_task(width, SUMMED_ROWS), .dx = dx};
+    norm_job job = {.x = x,
+                    .weight = weight,
+                    .inverse = inverse,
+                    .dy = dy,
+                    .rows = rows,
+                    .width = width,
+                    .step = rows_per_task(width, SUMMED_ROWS),
+                    .dx = dx};
     if (dweight)
         job.partial = bd_arena_floats(scratch, sums * width);
     bd_parallel(task_count(rows, job.step), norm_backward_task, &job);
@@ -96,7 +109,7 @@ void bd_rms_norm_backward(const float *x, const float *weight, const float *inve
     bd_arena_release(scratch, mark);
 }
 
-/* --- rotary positions ------------------------------------------------------------------------------ */
+/* --- rotary positions ------------------------------------------------------------------------- */
 
 typedef struct {
     const bd_rope *rope;
@@ -113,8 +126,8 @@ static void rope_task(void *context, int64_t task)
     const rope_job *job = context;
     const int64_t first = task * job->step, rows = smaller(job->step, job->rows - first);
     const int64_t at = first * job->heads * job->rope->head_size;
-    bd_row_kernels_now()->rotate(job->rope, job->direction, job->x + at, job->positions + first, rows,
-                                 job->heads, job->y + at, job->add);
+    bd_row_kernels_now()->rotate(job->rope, job->direction, job->x + at, job->positions + first,
+                                 rows, job->heads, job->y + at, job->add);
 }
 
 static void rotate(rope_job job)
@@ -127,18 +140,29 @@ static void rotate(rope_job job)
 void bd_rope_forward(const bd_rope *rope, const float *x, const int32_t *positions, int64_t rows,
                      int64_t heads, float *y)
 {
-    rotate((rope_job){.rope = rope, .direction = 1, .x = x, .positions = positions, .rows = rows,
-                      .heads = heads, .y = y});
+    rotate((rope_job){.rope = rope,
+                      .direction = 1,
+                      .x = x,
+                      .positions = positions,
+                      .rows = rows,
+                      .heads = heads,
+                      .y = y});
 }
 
 void bd_rope_backward(const bd_rope *rope, const float *dy, const int32_t *positions, int64_t rows,
                       int64_t heads, float *dx)
 {
-    rotate((rope_job){.rope = rope, .direction = -1, .x = dy, .positions = positions, .rows = rows,
-                      .heads = heads, .y = dx, .add = true});
+    rotate((rope_job){.rope = rope,
+                      .direction = -1,
+                      .x = dy,
+                      .positions = positions,
+                      .rows = rows,
+                      .heads = heads,
+                      .y = dx,
+                      .add = true});
 }
 
-/* --- element by element ---------------------------------------------------------------------------- */
+/* --- element by element ----------------------------------------------------------------------- */
 
 typedef struct {
     const float *a, *b, *dy;
@@ -175,8 +199,8 @@ static void swiglu_backward_task(void *context, int64_t task)
                                           job->y ? job->y + at : NULL, job->z ? job->z + at : NULL);
 }
 
-void bd_swiglu_backward(const float *gate, const float *up, const float *dy, int64_t count, float *dgate,
-                        float *dup)
+void bd_swiglu_backward(const float *gate, const float *up, const float *dy, int64_t count,
+                        float *dgate, float *dup)
 {
     element_job job = {.a = gate, .b = up, .dy = dy, .count = count, .y = dgate, .z = dup};
     bd_parallel(task_count(count, TASK_ELEMENTS), swiglu_backward_task, &job);
@@ -213,7 +237,7 @@ void bd_scale(float factor, int64_t count, float *x)
     bd_parallel(task_count(count, TASK_ELEMENTS), scale_task, &job);
 }
 
-/* --- tables and sums over rows --------------------------------------------------------------------- */
+/* --- tables and sums over rows ---------------------------------------------------------------- */
 
 typedef struct {
     const char *table;
@@ -236,8 +260,13 @@ static void gather_task(void *context, int64_t task)
 void bd_gather(const void *table, bd_dtype dtype, int64_t width, const int32_t *ids, int64_t rows,
                float *y)
 {
-    table_job job = {.table = table, .dtype = dtype, .ids = ids, .rows = rows, .width = width,
-                     .step = rows_per_task(width, 1), .y = y};
+    table_job job = {.table = table,
+                     .dtype = dtype,
+                     .ids = ids,
+                     .rows = rows,
+                     .width = width,
+                     .step = rows_per_task(width, 1),
+                     .y = y};
     bd_parallel(task_count(rows, job.step), gather_task, &job);
 }
 
@@ -261,7 +290,8 @@ static void add_rows(table_job job)
     bd_parallel(task_count(job.width, job.step), add_rows_task, &job);
 }
 
-void bd_gather_backward(const float *dy, int64_t width, const int32_t *ids, int64_t rows, float *dtable)
+void bd_gather_backward(const float *dy, int64_t width, const int32_t *ids, int64_t rows,
+                        float *dtable)
 {
     add_rows((table_job){.ids = ids, .x = dy, .rows = rows, .width = width, .y = dtable});
 }
@@ -271,7 +301,7 @@ void bd_sum_rows(const float *x, int64_t rows, int64_t width, float *out)
     add_rows((table_job){.x = x, .rows = rows, .width = width, .y = out});
 }
 
-/* --- over a row ------------------------------------------------------------------------------------ */
+/* --- over a row ------------------------------------------------------------------------------- */
 
 int64_t bd_argmax(const float *x, int64_t count)
 {
@@ -306,8 +336,8 @@ static void square_task(void *context, int64_t task)
 {
     square_job *job = context;
     const int64_t first = task * TASK_ELEMENTS;
-    job->sum[task] =
-        bd_row_kernels_now()->sum_of_squares(job->x + first, smaller(TASK_ELEMENTS, job->count - first));
+    job->sum[task] = bd_row_kernels_now()->sum_of_squares(
+        job->x + first, smaller(TASK_ELEMENTS, job->count - first));
 }
 
 double bd_sum_of_squares(const float *x, int64_t count)

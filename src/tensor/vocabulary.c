@@ -6,9 +6,9 @@
 #include "tensor/isa/vocabulary.h"
 #include "tensor/rows.h"
 
-// Logits of one chunk: large enough that reading and writing the head's gradient once per chunk does
-// not outweigh the products, and about the size of one head's gradient at most. An even number of
-// rows, so that pairs of rows in a bf16 head gradient are the same whatever the chunks are.
+// Logits of one chunk: large enough that reading and writing the head's gradient once per chunk
+// does not outweigh the products, and about the size of one head's gradient at most. An even number
+// of rows, so that pairs of rows in a bf16 head gradient are the same whatever the chunks are.
 #define CHUNK_BYTES ((int64_t)160 << 20)
 enum { LEAST_ROWS = 32, MOST_ROWS = 512 };
 
@@ -21,7 +21,7 @@ static int64_t chunk_rows(int64_t vocabulary)
     return rows < LEAST_ROWS ? LEAST_ROWS : rows > MOST_ROWS ? MOST_ROWS : rows;
 }
 
-/* --- rows of logits -------------------------------------------------------------------------------- */
+/* --- rows of logits --------------------------------------------------------------------------- */
 
 // `count` rows of logits side by side, belonging to rows `index` of the loss (NULL: 0, 1, 2, ...).
 typedef struct {
@@ -92,14 +92,18 @@ static void losses_of_logits(logits_job *job)
     bd_parallel((job->count + job->step - 1) / job->step, logits_task, job);
 }
 
-void bd_vocabulary_loss_on_logits(const bd_vocabulary_loss *loss, const float *logits, float *d_logits)
+void bd_vocabulary_loss_on_logits(const bd_vocabulary_loss *loss, const float *logits,
+                                  float *d_logits)
 {
-    logits_job job = {.loss = loss, .count = loss->rows, .logits = logits,
-                      .teacher = loss->teacher_logits, .d_logits = d_logits};
+    logits_job job = {.loss = loss,
+                      .count = loss->rows,
+                      .logits = logits,
+                      .teacher = loss->teacher_logits,
+                      .d_logits = d_logits};
     losses_of_logits(&job);
 }
 
-/* --- chunks ---------------------------------------------------------------------------------------- */
+/* --- chunks ----------------------------------------------------------------------------------- */
 
 typedef struct {
     const bd_vocabulary_loss *loss;
@@ -155,7 +159,8 @@ static void compute_logits(const chunk *c)
         const size_t mark = bd_arena_mark(c->scratch);
         assert(term->head->out == c->loss->vocabulary && term->head->in == term->width);
         bd_matmul(term->head, chunk_features(c, term->features, term->width), c->count, term->width,
-                  NULL, c->logits, c->loss->vocabulary, i == 0 ? BD_STORE : BD_ACCUMULATE, c->scratch);
+                  NULL, c->logits, c->loss->vocabulary, i == 0 ? BD_STORE : BD_ACCUMULATE,
+                  c->scratch);
         bd_arena_release(c->scratch, mark);
     }
 }
@@ -211,14 +216,16 @@ static void collect_teacher(chunk *c)
 static void add_feature_gradient(const chunk *c, const bd_vocabulary_term *term)
 {
     const int64_t width = term->width, V = c->loss->vocabulary;
-    assert(term->head_backward && term->head_backward->out == width && term->head_backward->in == V);
+    assert(term->head_backward && term->head_backward->out == width &&
+           term->head_backward->in == V);
     if (contiguous(c)) {
         bd_matmul(term->head_backward, c->logits, c->count, V, NULL,
                   term->d_features + c->index[0] * width, width, BD_ACCUMULATE, c->scratch);
         return;
     }
     float *gradient = bd_arena_floats(c->scratch, c->count * width);
-    bd_matmul(term->head_backward, c->logits, c->count, V, NULL, gradient, width, BD_STORE, c->scratch);
+    bd_matmul(term->head_backward, c->logits, c->count, V, NULL, gradient, width, BD_STORE,
+              c->scratch);
     for (int64_t i = 0; i < c->count; i++)
         bd_accumulate(gradient + i * width, width, term->d_features + c->index[i] * width);
 }
@@ -245,7 +252,8 @@ void bd_vocabulary_forward_backward(const bd_vocabulary_loss *loss, bd_arena *sc
     assert(loss->term_count >= 1 && loss->term_count <= BD_VOCABULARY_TERMS);
     const size_t mark = bd_arena_mark(scratch);
     const int64_t V = loss->vocabulary;
-    const bool soft = loss->teacher_logits || loss->teacher_features, gradient = wants_gradient(loss);
+    const bool soft = loss->teacher_logits || loss->teacher_features,
+               gradient = wants_gradient(loss);
     chunk c = {.loss = loss, .scratch = scratch, .most = chunk_rows(V)};
     if (c.most > loss->rows)
         c.most = loss->rows;
@@ -261,8 +269,12 @@ void bd_vocabulary_forward_backward(const bd_vocabulary_loss *loss, bd_arena *sc
             break;
         compute_logits(&c);
         collect_teacher(&c);
-        logits_job job = {.loss = loss, .index = c.index, .count = c.count, .logits = c.logits,
-                          .teacher = c.teacher, .d_logits = gradient ? c.logits : NULL};
+        logits_job job = {.loss = loss,
+                          .index = c.index,
+                          .count = c.count,
+                          .logits = c.logits,
+                          .teacher = c.teacher,
+                          .d_logits = gradient ? c.logits : NULL};
         losses_of_logits(&job);
         if (gradient)
             add_gradients(&c);

@@ -5,24 +5,21 @@
 #include "check.h"
 #include "tensor/isa.h"
 
-/* for_each_level (level) { ... }: the level is in force inside, the best one again afterwards. */
+/* for (int level = level_first(); level >= 0; level = level_next(level)) { ... }: the level is in
+ * force inside the loop, the best one again afterwards. */
 static inline int level_next(int level)
 {
-    while (level < BD_ISA_COUNT && !bd_isa_supported((bd_isa_level)level))
-        level++;
-    if (level < BD_ISA_COUNT) {
-        bd_isa_force((bd_isa_level)level);
-        return level;
-    }
-    for (int best = BD_ISA_COUNT - 1; best >= 0; best--)
-        if (bd_isa_supported((bd_isa_level)best)) {
-            bd_isa_force((bd_isa_level)best);
-            break;
+    for (level++; level < BD_ISA_COUNT; level++)
+        if (bd_isa_supported((bd_isa_level)level)) {
+            bd_isa_force((bd_isa_level)level);
+            return level;
         }
-    return BD_ISA_COUNT;
+    return -1; // the last one supported is still in force
 }
 
-#define for_each_level(level)                                                                      \
-    for (int level = level_next(0); level < BD_ISA_COUNT; level = level_next(level + 1))
+static inline int level_first(void)
+{
+    return level_next(-1);
+}
 
 #endif

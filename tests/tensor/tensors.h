@@ -1,4 +1,5 @@
-/* tensors.h - just enough of safetensors to read golden cases (the real reader is in a room below). */
+/* tensors.h - just enough of safetensors to read golden cases (the real reader is in a room below).
+ */
 #ifndef BD_TESTS_TENSOR_TENSORS_H
 #define BD_TESTS_TENSOR_TENSORS_H
 

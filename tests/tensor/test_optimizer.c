@@ -24,7 +24,8 @@ static bd_dtype kind(const golden_case *c, const char *name)
 }
 
 // bf16 moments to the bit, everything else to 1e-6.
-static void check_moment(const void *got, bd_dtype dtype, const char *want, int64_t step, int64_t count)
+static void check_moment(const void *got, bd_dtype dtype, const char *want, int64_t step,
+                         int64_t count)
 {
     size_t bytes = (size_t)count * bd_dtype_size(dtype);
     want += (size_t)step * bytes;
@@ -40,7 +41,8 @@ static void check_case(const char *name)
     int64_t steps, count;
     const float *gradients = golden_tensor(&c, "grads", &steps, &count);
     const float *params = golden_tensor(&c, "params", NULL, NULL);
-    const char *want_m = golden_tensor(&c, "m", NULL, NULL), *want_v = golden_tensor(&c, "v", NULL, NULL);
+    const char *want_m = golden_tensor(&c, "m", NULL, NULL),
+               *want_v = golden_tensor(&c, "v", NULL, NULL);
     bd_dtype m_dtype = kind(&c, "m_kind"), v_dtype = kind(&c, "v_kind");
     bd_adamw options = options_of(&c);
     float p[1000], m[1000] = {0}, v[1000] = {0};
@@ -59,7 +61,7 @@ static void check_case(const char *name)
 static void test_golden_cases(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         check_case("adamw/fp32_fp32_decay_0.0");
         check_case("adamw/fp32_fp32_decay_0.1");
         check_case("adamw/bf16_fp32_decay_0.0");
@@ -73,8 +75,12 @@ static void test_golden_cases(void **state)
 static void test_first_moment_in_bf16(void **state)
 {
     (void)state;
-    for_each_level (level) {
-        bd_adamw options = {.b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .learning_rate = 0.1, .step = 1,
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
+        bd_adamw options = {.b1 = 0.9,
+                            .b2 = 0.95,
+                            .eps = 1e-8,
+                            .learning_rate = 0.1,
+                            .step = 1,
                             .gradient_factor = 1};
         float p = 1, g = 0.3f, v = 0;
         uint16_t m = 0;
@@ -89,9 +95,14 @@ static void test_first_moment_in_bf16(void **state)
 static void test_gradient_factor_and_eps_root(void **state)
 {
     (void)state;
-    for_each_level (level) {
-        bd_adamw options = {.b1 = 0.8, .b2 = 0.9, .eps = 0.01, .eps_root = 0.5,
-                            .learning_rate = 0.1, .weight_decay = 0.3, .step = 3,
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
+        bd_adamw options = {.b1 = 0.8,
+                            .b2 = 0.9,
+                            .eps = 0.01,
+                            .eps_root = 0.5,
+                            .learning_rate = 0.1,
+                            .weight_decay = 0.3,
+                            .step = 3,
                             .gradient_factor = 0.25};
         float p[21], g[21], m[21], v[21];
         check_fill(p, 21, 1);
@@ -123,9 +134,13 @@ static void test_threads_change_nothing(void **state)
     float *first = bd_arena_floats(arena, COUNT);
     uint16_t *m = bd_arena_alloc(arena, COUNT * 2), *v = bd_arena_alloc(arena, COUNT * 2);
     check_fill(g, COUNT, 1);
-    for_each_level (level)
+    for (int level = level_first(); level >= 0; level = level_next(level))
         for (int threads = 1; threads <= 3; threads++) {
-            bd_adamw options = {.b1 = 0.9, .b2 = 0.95, .eps = 1e-8, .learning_rate = 1e-3, .step = 1,
+            bd_adamw options = {.b1 = 0.9,
+                                .b2 = 0.95,
+                                .eps = 1e-8,
+                                .learning_rate = 1e-3,
+                                .step = 1,
                                 .gradient_factor = 1};
             bd_threads_set(threads);
             check_fill(p, COUNT, 2);

@@ -33,7 +33,7 @@ static float *copy(const float *x, int64_t count)
     return memcpy(bd_arena_floats(arena, count), x, (size_t)count * sizeof *x);
 }
 
-/* --- exp: all kernels use this one ------------------------------------------------------------------ */
+/* --- exp: all kernels use this one ------------------------------------------------------------ */
 
 static void exp_of(const float *x, int64_t count, float *y)
 {
@@ -45,7 +45,7 @@ static void test_exp_is_accurate_everywhere(void **state)
     (void)state;
     enum { COUNT = 1 << 16 };
     float *x = bd_arena_floats(arena, COUNT), *y = bd_arena_floats(arena, COUNT);
-    for_each_level (level)
+    for (int level = level_first(); level >= 0; level = level_next(level))
         for (int sweep = 0; sweep < 4; sweep++) {
             static const double from[] = {-87.33, -1, -1e-3, 60}, to[] = {88.72, 1, 1e-3, 88.72};
             for (int64_t i = 0; i < COUNT; i++)
@@ -67,7 +67,7 @@ static void test_exp_at_the_ends(void **state)
     const float x[] = {-INFINITY, -3e38f, -104, -88, -0.0f, 0, 88.8f, 3e38f, INFINITY, NAN, 1};
     const float want[] = {0, 0, 0, 0, 1, 1, INFINITY, INFINITY, INFINITY, NAN, 2.718281828f};
     float y[11];
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         exp_of(x, 11, y);
         for (int i = 0; i < 11; i++)
             if (isnan(want[i]))
@@ -79,10 +79,10 @@ static void test_exp_at_the_ends(void **state)
     }
 }
 
-/* --- norm ------------------------------------------------------------------------------------------ */
+/* --- norm ------------------------------------------------------------------------------------- */
 
-static void norm_reference(const float *x, const float *weight, double eps, const float *dy, int64_t rows,
-                           int64_t width, double *y, double *dx, double *dweight)
+static void norm_reference(const float *x, const float *weight, double eps, const float *dy,
+                           int64_t rows, int64_t width, double *y, double *dx, double *dweight)
 {
     for (int64_t i = 0; i < width; i++)
         dweight[i] = 0;
@@ -102,15 +102,16 @@ static void norm_reference(const float *x, const float *weight, double eps, cons
     }
 }
 
-static void check_doubles(const char *what, const float *got, const double *want, int64_t count, double add,
-                          double tolerance)
+static void check_doubles(const char *what, const float *got, const double *want, int64_t count,
+                          double add, double tolerance)
 {
     double scale = 0;
     for (int64_t i = 0; i < count; i++)
         scale = fabs(want[i]) > scale ? fabs(want[i]) : scale;
     for (int64_t i = 0; i < count; i++)
         if (!(fabs((double)got[i] - want[i] - add) <= tolerance * (scale + fabs(add))))
-            fail_msg("%s[%lld] is %.9g, wanted %.9g", what, (long long)i, (double)got[i], want[i] + add);
+            fail_msg("%s[%lld] is %.9g, wanted %.9g", what, (long long)i, (double)got[i],
+                     want[i] + add);
 }
 
 static void check_norm(int64_t rows, int64_t width)
@@ -158,14 +159,14 @@ static void test_norm_and_its_gradient(void **state)
 {
     (void)state;
     static const int64_t widths[] = {1, 4, 7, 64, 65, 129, 512, 1030};
-    for_each_level (level)
+    for (int level = level_first(); level >= 0; level = level_next(level))
         for (int i = 0; i < 8; i++) {
             check_norm(1, widths[i]);
             check_norm(131, widths[i]);
         }
 }
 
-/* --- rotary positions ------------------------------------------------------------------------------ */
+/* --- rotary positions ------------------------------------------------------------------------- */
 
 static void check_rope(int64_t size, int64_t heads, double largest_frequency)
 {
@@ -177,7 +178,8 @@ static void check_rope(int64_t size, int64_t heads, double largest_frequency)
     for (int64_t i = 0; i < half; i++)
         frequency[i] = largest_frequency * pow(10000, -2.0 * (double)i / (double)size);
     bd_rope rope = {.head_size = size, .inverse_frequency = frequency, .factor = 1.25f};
-    float *x = noise(count, 1), *y = bd_arena_floats(arena, count), *back = bd_arena_floats(arena, count);
+    float *x = noise(count, 1), *y = bd_arena_floats(arena, count),
+          *back = bd_arena_floats(arena, count);
     bd_rope_forward(&rope, x, positions, ROWS, heads, y);
     for (int64_t r = 0; r < ROWS; r++)
         for (int64_t h = 0; h < heads; h++)
@@ -205,7 +207,7 @@ static void check_rope(int64_t size, int64_t heads, double largest_frequency)
 static void test_rope_against_libm(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         check_rope(4, 3, 1);
         check_rope(6, 1, 1);
         check_rope(64, 4, 1);
@@ -215,13 +217,13 @@ static void test_rope_against_libm(void **state)
     }
 }
 
-/* --- element by element ---------------------------------------------------------------------------- */
+/* --- element by element ----------------------------------------------------------------------- */
 
 static void test_swiglu(void **state)
 {
     (void)state;
     static const int64_t counts[] = {1, 5, 16, 333};
-    for_each_level (level)
+    for (int level = level_first(); level >= 0; level = level_next(level))
         for (int n = 0; n < 4; n++) {
             int64_t count = counts[n];
             float *gate = noise(count, 1), *up = noise(count, 2), *dy = noise(count, 3);
@@ -234,7 +236,8 @@ static void test_swiglu(void **state)
             bd_swiglu(gate, up, count, y);
             bd_swiglu_backward(gate, up, dy, count, dgate, dup);
             for (int64_t i = 0; i < count; i++) {
-                double z = (double)gate[i], u = (double)up[i], g = (double)dy[i], s = 1 / (1 + exp(-z));
+                double z = (double)gate[i], u = (double)up[i], g = (double)dy[i],
+                       s = 1 / (1 + exp(-z));
                 check_near((double)y[i], z * s * u, 5e-7);
                 check_near((double)dgate[i], 0.5 + g * u * (s + z * s * (1 - s)), 5e-7);
                 check_near((double)dup[i], 0.5 + g * z * s, 1e-6);
@@ -254,7 +257,7 @@ static void test_swiglu(void **state)
 static void test_add_accumulate_scale(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         float *a = noise(37, 1), *b = noise(37, 2), *y = bd_arena_floats(arena, 38);
         y[37] = 77;
         bd_add(a, b, 37, y);
@@ -272,7 +275,7 @@ static void test_add_accumulate_scale(void **state)
     }
 }
 
-/* --- tables and sums over rows --------------------------------------------------------------------- */
+/* --- tables and sums over rows ---------------------------------------------------------------- */
 
 static void test_gather_and_its_gradient(void **state)
 {
@@ -283,7 +286,7 @@ static void test_gather_and_its_gradient(void **state)
     float *table = noise(VOCABULARY * WIDTH, 1);
     for (int i = 0; i < VOCABULARY * WIDTH; i++)
         table[i] = (float)(int)(table[i] * 100) / 128; // exact in every dtype
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         float *y = bd_arena_floats(arena, ROWS * WIDTH);
         for (int d = 0; d < 3; d++) {
             void *stored = bd_arena_alloc(arena, VOCABULARY * WIDTH * 4);
@@ -308,12 +311,12 @@ static void test_gather_and_its_gradient(void **state)
     }
 }
 
-/* --- over a row ------------------------------------------------------------------------------------ */
+/* --- over a row ------------------------------------------------------------------------------- */
 
 static void test_argmax(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         for (int64_t count = 1; count < 140; count += 3)
             for (int64_t at = 0; at < count; at += 5) {
                 float *x = noise(count, (uint64_t)count);
@@ -338,7 +341,7 @@ static void test_log_sum_exp_and_softmax(void **state)
 {
     (void)state;
     static const int64_t counts[] = {1, 2, 15, 16, 100, 1024, 5003};
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         for (int n = 0; n < 7; n++)
             for (int big = 0; big < 2; big++) {
                 int64_t count = counts[n];
@@ -354,7 +357,8 @@ static void test_log_sum_exp_and_softmax(void **state)
                 for (int64_t i = 0; i < count; i++) {
                     double p = exp((double)x[i] - want);
                     // Rounding x - max alone moves a probability by half a bit of the difference.
-                    assert_true(fabs((double)y[i] - p) <= (3e-7 + 6e-8 * (want - (double)x[i])) * p + 1e-38);
+                    assert_true(fabs((double)y[i] - p) <=
+                                (3e-7 + 6e-8 * (want - (double)x[i])) * p + 1e-38);
                 }
             }
         const float masked[] = {-INFINITY, 0, -INFINITY, 0};
@@ -378,7 +382,7 @@ static void test_sum_of_squares(void **state)
     double want = 0;
     for (int64_t i = 0; i < COUNT; i++)
         want += (double)x[i] * (double)x[i];
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         double first = 0;
         for (int threads = 1; threads <= 3; threads++) {
             bd_threads_set(threads);
@@ -393,13 +397,14 @@ static void test_sum_of_squares(void **state)
     assert_true(bd_sum_of_squares(x, 0) == 0);
 }
 
-/* --- threads --------------------------------------------------------------------------------------- */
+/* --- threads ---------------------------------------------------------------------------------- */
 
 // Everything that splits its work, large enough to split: the same bytes with 1, 2 and 3 threads.
 enum { ROWS = 700, WIDTH = 192, COUNT = ROWS * WIDTH };
 
 typedef struct {
-    float norm[COUNT], dx[COUNT], dweight[WIDTH], narrow_dweight[WIDTH], turned[COUNT], swiglu[COUNT];
+    float norm[COUNT], dx[COUNT], dweight[WIDTH], narrow_dweight[WIDTH], turned[COUNT],
+        swiglu[COUNT];
     float dgate[COUNT], dup[COUNT], sum[COUNT], gathered[COUNT], table[COUNT], total[WIDTH];
 } everything;
 
@@ -418,7 +423,8 @@ static void run_everything(everything *out)
     bd_rope rope = {.head_size = 32, .inverse_frequency = frequency, .factor = 1};
     bd_rms_norm(x, weight, 1e-6f, ROWS, WIDTH, out->norm, NULL);
     bd_rms_norm_backward(x, weight, inverse, dy, ROWS, WIDTH, out->dx, out->dweight, arena);
-    bd_rms_norm_backward(x, weight, inverse, dy, ROWS * 6, WIDTH / 6, NULL, out->narrow_dweight, arena);
+    bd_rms_norm_backward(x, weight, inverse, dy, ROWS * 6, WIDTH / 6, NULL, out->narrow_dweight,
+                         arena);
     bd_rope_forward(&rope, x, positions, ROWS, 6, out->turned);
     bd_rope_backward(&rope, dy, positions, ROWS, 6, out->turned);
     bd_swiglu(x, dy, COUNT, out->swiglu);
@@ -434,7 +440,7 @@ static void run_everything(everything *out)
 static void test_threads_change_nothing(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         size_t mark = bd_arena_mark(arena);
         everything *first = (everything *)(void *)bd_arena_zeros(arena, sizeof *first / 4);
         everything *other = (everything *)(void *)bd_arena_zeros(arena, sizeof *other / 4);

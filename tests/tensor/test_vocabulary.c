@@ -22,7 +22,7 @@ static int drop_arena(void **state)
     return 0;
 }
 
-/* --- losses of given logits ------------------------------------------------------------------------ */
+/* --- losses of given logits ------------------------------------------------------------------- */
 
 static void check_golden(const char *name)
 {
@@ -33,11 +33,14 @@ static void check_golden(const char *name)
     const float *token_loss = golden_tensor(&c, "token_loss", NULL, NULL);
     const float *grad = golden_tensor(&c, "grad_logits", NULL, NULL);
     json_t *shape = json_object_get(json_object_get(c.header, "weights"), "shape");
-    int64_t rows = json_integer_value(json_array_get(shape, 0)) *
-                   json_integer_value(json_array_get(shape, 1));
+    int64_t rows =
+        json_integer_value(json_array_get(shape, 0)) * json_integer_value(json_array_get(shape, 1));
     float *loss = bd_arena_floats(arena, rows), *d = bd_arena_floats(arena, rows * vocabulary);
-    bd_vocabulary_loss v = {.rows = rows, .vocabulary = vocabulary, .scale = weights,
-                            .targets = golden_tensor(&c, "targets", NULL, NULL), .hard = 1,
+    bd_vocabulary_loss v = {.rows = rows,
+                            .vocabulary = vocabulary,
+                            .scale = weights,
+                            .targets = golden_tensor(&c, "targets", NULL, NULL),
+                            .hard = 1,
                             .hard_loss = loss};
     bd_vocabulary_loss_on_logits(&v, logits, d);
     check_array(loss, token_loss, rows, 1e-6);
@@ -55,7 +58,7 @@ static void check_golden(const char *name)
 static void test_golden_cross_entropy(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         check_golden("ce/ones");
         check_golden("ce/mask");
         check_golden("ce/fractional");
@@ -76,11 +79,17 @@ static void test_known_losses_and_a_poisoned_row(void **state)
     const float weights[4] = {1, 2, 0, 0.5f}, none[4] = {0};
     const float want[12] = {-.6666667f, .3333333f, .3333333f, -1,     .5f,  .5f,
                             0,          0,         0,         .0625f, .25f, -.3125f};
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         float loss[4], lse[4], d[12];
         int32_t best[4];
-        bd_vocabulary_loss v = {.rows = 4, .vocabulary = 3, .scale = weights, .targets = targets,
-                                .hard = 1, .hard_loss = loss, .log_normalizer = lse, .best = best};
+        bd_vocabulary_loss v = {.rows = 4,
+                                .vocabulary = 3,
+                                .scale = weights,
+                                .targets = targets,
+                                .hard = 1,
+                                .hard_loss = loss,
+                                .log_normalizer = lse,
+                                .best = best};
         bd_vocabulary_loss_on_logits(&v, z, d);
         check_array(d, want, 12, 2e-7);
         check_near((double)loss[0], 1.0986123, 2e-7);
@@ -96,7 +105,7 @@ static void test_known_losses_and_a_poisoned_row(void **state)
     }
 }
 
-/* --- the fused operation --------------------------------------------------------------------------- */
+/* --- the fused operation ---------------------------------------------------------------------- */
 
 enum { V = 203, H = 37, S = 5, T = 21 }; // vocabulary; widths of two terms and of the teacher
 
@@ -131,10 +140,17 @@ static void prepare(setup *s, bd_dtype dtype, int64_t rows, int terms, bool teac
     s->soft = bd_arena_floats(arena, rows);
     s->lse = bd_arena_floats(arena, rows);
     s->best = bd_arena_ints(arena, rows);
-    s->loss = (bd_vocabulary_loss){.rows = rows, .vocabulary = V, .term_count = terms,
-                                   .scale = s->scale, .targets = targets, .hard = 0.7f,
-                                   .z_loss = 0.01f, .hard_loss = s->hard, .soft_loss = s->soft,
-                                   .best = s->best, .log_normalizer = s->lse};
+    s->loss = (bd_vocabulary_loss){.rows = rows,
+                                   .vocabulary = V,
+                                   .term_count = terms,
+                                   .scale = s->scale,
+                                   .targets = targets,
+                                   .hard = 0.7f,
+                                   .z_loss = 0.01f,
+                                   .hard_loss = s->hard,
+                                   .soft_loss = s->soft,
+                                   .best = s->best,
+                                   .log_normalizer = s->lse};
     for (int i = 0; i < terms; i++) {
         int64_t width = widths[i];
         s->h[i] = bd_arena_floats(arena, rows * width);
@@ -145,9 +161,13 @@ static void prepare(setup *s, bd_dtype dtype, int64_t rows, int terms, bool teac
         s->dw[i] = bd_arena_zeros(arena, V * width);
         s->forward[i] = pack(dtype, s->w[i], V, width, BD_AS_STORED);
         s->backward[i] = pack(dtype, s->w[i], width, V, BD_TRANSPOSED);
-        s->loss.terms[i] = (bd_vocabulary_term){
-            .features = s->h[i], .width = width, .head = &s->forward[i], .compute = dtype,
-            .head_backward = &s->backward[i], .d_features = s->dh[i], .d_head = s->dw[i]};
+        s->loss.terms[i] = (bd_vocabulary_term){.features = s->h[i],
+                                                .width = width,
+                                                .head = &s->forward[i],
+                                                .compute = dtype,
+                                                .head_backward = &s->backward[i],
+                                                .d_features = s->dh[i],
+                                                .d_head = s->dw[i]};
         for (int64_t r = 2; r < rows; r += 5) // skipped rows may hold anything
             for (int64_t k = 0; k < width; k++)
                 s->h[i][r * width + k] = NAN;
@@ -183,16 +203,17 @@ static double double_loss(const setup *s)
             sum += exp(z[v]);
             if (s->teacher)
                 for (int k = 0; k < T; k++)
-                    t[v] += (double)s->loss.teacher_features[r][k] * (double)s->teacher_w[v * T + k];
+                    t[v] +=
+                        (double)s->loss.teacher_features[r][k] * (double)s->teacher_w[v * T + k];
             teacher_sum += exp(t[v]);
         }
         double lse = log(sum);
         if (s->teacher)
             for (int v = 0; v < V; v++)
                 soft += exp(t[v]) / teacher_sum * (lse - z[v]);
-        total += (double)s->scale[r] * ((double)s->loss.hard * (lse - z[s->loss.targets[r]]) +
-                                        (double)s->loss.soft * soft +
-                                        (double)s->loss.z_loss * lse * lse);
+        total += (double)s->scale[r] *
+                 ((double)s->loss.hard * (lse - z[s->loss.targets[r]]) +
+                  (double)s->loss.soft * soft + (double)s->loss.z_loss * lse * lse);
     }
     return total;
 }
@@ -201,9 +222,10 @@ static double own_loss(const setup *s)
 {
     double total = 0;
     for (int64_t r = 0; r < s->rows; r++)
-        total += (double)s->scale[r] * ((double)s->loss.hard * (double)s->hard[r] +
-                                        (double)s->loss.soft * (double)s->soft[r] +
-                                        (double)s->loss.z_loss * (double)s->lse[r] * (double)s->lse[r]);
+        total +=
+            (double)s->scale[r] *
+            ((double)s->loss.hard * (double)s->hard[r] + (double)s->loss.soft * (double)s->soft[r] +
+             (double)s->loss.z_loss * (double)s->lse[r] * (double)s->lse[r]);
     return total;
 }
 
@@ -242,7 +264,7 @@ static void check_gradients(int terms, bool teacher)
 static void test_gradients_against_differences(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         check_gradients(1, false);
         check_gradients(1, true);
         check_gradients(2, true);
@@ -255,7 +277,7 @@ static void test_fused_equals_unfused(void **state)
     (void)state;
     static const bd_dtype dtypes[] = {BD_F32, BD_BF16};
     enum { ROWS = 23 };
-    for_each_level (level)
+    for (int level = level_first(); level >= 0; level = level_next(level))
         for (int d = 0; d < 2; d++) {
             size_t mark = bd_arena_mark(arena);
             setup s;
@@ -288,7 +310,8 @@ static void test_fused_equals_unfused(void **state)
                 assert_memory_equal(row, s.dh[0] + r * H, H * 4);
             }
             // Head's gradient: over the rows that count, in order.
-            float *kept = bd_arena_floats(arena, ROWS * V), *features = bd_arena_floats(arena, ROWS * H);
+            float *kept = bd_arena_floats(arena, ROWS * V),
+                  *features = bd_arena_floats(arena, ROWS * H);
             int64_t count = 0;
             for (int r = 0; r < ROWS; r++)
                 if (s.scale[r] != 0) {
@@ -314,7 +337,7 @@ static void test_fused_equals_unfused(void **state)
 static void test_skipped_rows(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         size_t mark = bd_arena_mark(arena);
         setup s;
         prepare(&s, BD_F32, 12, 1, true);
@@ -351,12 +374,13 @@ static void test_chunks_and_threads_change_nothing(void **state)
     (void)state;
     enum { ROWS = 1100 };
     static const bd_dtype dtypes[] = {BD_F32, BD_BF16};
-    for_each_level (level)
+    for (int level = level_first(); level >= 0; level = level_next(level))
         for (int d = 0; d < 2; d++) {
             size_t mark = bd_arena_mark(arena);
             setup one, many;
             prepare(&one, dtypes[d], ROWS, 1, true);
-            for (int r = 0; r < ROWS; r++) // pairs of rows that count, so that calls can be cut there
+            for (int r = 0; r < ROWS;
+                 r++) // pairs of rows that count, so that calls can be cut there
                 one.scale[r] = r % 6 < 2 ? 0 : 1 + (float)(r % 7);
             for (int i = 0; i < ROWS * H; i++)
                 one.h[0][i] = isnan(one.h[0][i]) ? 0.5f : one.h[0][i];
@@ -428,7 +452,7 @@ static void test_memory_does_not_grow_with_rows(void **state)
 static void test_forward_only(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         size_t mark = bd_arena_mark(arena);
         setup with, without;
         prepare(&with, BD_F32, 9, 1, true);
@@ -454,14 +478,19 @@ static void test_forward_only(void **state)
 static void test_soft_loss_against_itself(void **state)
 {
     (void)state;
-    for_each_level (level) {
+    for (int level = level_first(); level >= 0; level = level_next(level)) {
         float z[V], d[V], soft, lse;
         check_fill(z, V, 3);
         z[7] = -INFINITY; // a probability of 0 counts as 0
         const float *teacher = z, scale = 1;
         const int32_t target = 0;
-        bd_vocabulary_loss v = {.rows = 1, .vocabulary = V, .scale = &scale, .targets = &target,
-                                .soft = 1, .teacher_logits = &teacher, .soft_loss = &soft,
+        bd_vocabulary_loss v = {.rows = 1,
+                                .vocabulary = V,
+                                .scale = &scale,
+                                .targets = &target,
+                                .soft = 1,
+                                .teacher_logits = &teacher,
+                                .soft_loss = &soft,
                                 .log_normalizer = &lse};
         bd_vocabulary_loss_on_logits(&v, z, d);
         double entropy = 0;

@@ -16,47 +16,76 @@ typedef struct {
     int64_t keys, size;
 } raw_tile;
 
-// scores[r, k] = <query[r], key[k]> for VF_WIDTH keys from `first` on. Each row of keys is one cache line a
-// block; the same lines of the next keys, and of the values, are asked for on the way.
-INLINE void score_block(const bd_words words, const int rows, const bd_word *query,
-                        int64_t query_stride, const raw_tile *tile, int64_t first, float *scores)
+// scores[r, k] = <query[r], key[k]> for `blocks` vectors of keys from `first` on.
+INLINE void score_blocks(const bd_words words, const int rows, const int blocks,
+                         const bd_word *query, int64_t query_stride, const raw_tile *tile,
+                         int64_t first, float *scores)
 {
-    const int64_t steps = bd_words_of(words, tile->size), each = words == BD_WORDS_PAIRS ? 2 : 1;
-    const int64_t at = first * tile->stride;
-    vf sum[BD_ROW_GROUP], total[BD_ROW_GROUP];
+    const int64_t steps = bd_words_of(words, tile->size);
+    const int64_t run = words == BD_WORDS_F32 ? HEAD_RUN : steps;
+    for (int64_t start = 0; start < steps; start += run) {
+        const int64_t end = steps - start < run ? steps : start + run;
+        vf sum[BD_ROW_GROUP][4];
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-        sum[r] = total[r] = vf_zero();
-    for (int64_t s = 0; s < steps; s += VF_WIDTH) {
-        if (words == BD_WORDS_F32 && s > 0 && s % HEAD_RUN == 0) {
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int j = 0; j < blocks; j++)
+                sum[r][j] = vf_zero();
+        for (int64_t s = start; s < end; s += VF_WIDTH) {
+#pragma GCC unroll 4
+            for (int j = 0; j < blocks; j++) {
+                vf column[VF_WIDTH];
+                int64_t k = first + j * VF_WIDTH;
+                transpose_words(words, tile->key + k * tile->stride, tile->stride, tile->keys - k, s,
+                                tile->size, column);
+                if (end - s >= VF_WIDTH) {
+#pragma GCC unroll 16
+                    for (int i = 0; i < VF_WIDTH; i++)
 #pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) {
-                total[r] += sum[r];
-                sum[r] = vf_zero();
+                        for (int r = 0; r < rows; r++)
+                            sum[r][j] = product_step(words, query + r * query_stride + s + i,
+                                                     column[i], sum[r][j]);
+                } else {
+                    for (int64_t i = 0; i < end - s; i++)
+#pragma GCC unroll 8
+                        for (int r = 0; r < rows; r++)
+                            sum[r][j] = product_step(words, query + r * query_stride + s + i,
+                                                     column[i], sum[r][j]);
+                }
             }
         }
-        vf block[VF_WIDTH];
-        transposed_words(words, tile->key + at, tile->stride, tile->keys - first, s, tile->size, block);
-        for (int64_t i = 0; i < VF_WIDTH; i++) {
-            __builtin_prefetch(tile->key + at + (i + VF_WIDTH) * tile->stride + s * each);
-            __builtin_prefetch(tile->value + at + i * tile->stride + s * each);
-        }
-        if (steps - s >= VF_WIDTH) {
-#pragma GCC unroll 16
-            for (int i = 0; i < VF_WIDTH; i++)
 #pragma GCC unroll 8
-                for (int r = 0; r < rows; r++)
-                    sum[r] = product_step(words, query + r * query_stride + s + i, block[i], sum[r]);
-        } else {
-            for (int64_t i = 0; i < steps - s; i++)
-#pragma GCC unroll 8
-                for (int r = 0; r < rows; r++)
-                    sum[r] = product_step(words, query + r * query_stride + s + i, block[i], sum[r]);
-        }
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int j = 0; j < blocks; j++) {
+                float *to = scores + r * BD_KEY_TILE + first + j * VF_WIDTH;
+                if (start > 0)
+                    sum[r][j] += vf_load(to);
+                vf_store(to, sum[r][j]);
+            }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-        vf_store(scores + r * BD_KEY_TILE + first, total[r] + sum[r]);
+}
+
+#if defined(VF_512)
+enum { SUMS_OF_FEW = 16 };
+#else
+enum { SUMS_OF_FEW = 4 };
+#endif
+
+// As many vectors of keys at once as there are registers for sums.
+INLINE void scores_of_rows(const bd_words words, const int rows, const bd_word *query,
+                           int64_t query_stride, const raw_tile *tile, int64_t begin, int64_t end,
+                           float *scores)
+{
+    int64_t k = begin;
+    if (4 * rows <= SUMS_OF_FEW)
+        for (; end - k >= 4 * VF_WIDTH; k += 4 * VF_WIDTH)
+            score_blocks(words, rows, 4, query, query_stride, tile, k, scores);
+    if (2 * rows <= SUMS_OF_FEW)
+        for (; end - k >= 2 * VF_WIDTH; k += 2 * VF_WIDTH)
+            score_blocks(words, rows, 2, query, query_stride, tile, k, scores);
+    for (; k < end; k += VF_WIDTH)
+        score_blocks(words, rows, 1, query, query_stride, tile, k, scores);
 }
 
 // For keys [begin, end) of the tile. Rows of queries up to the next power of two must exist.
@@ -64,16 +93,14 @@ INLINE void scores_of_few(const bd_words words, int64_t rows, const bd_word *que
                           int64_t query_stride, const raw_tile *tile, int64_t begin, int64_t end,
                           float *scores)
 {
-    for (int64_t k = begin; k < end; k += VF_WIDTH) {
-        if (rows == 1)
-            score_block(words, 1, query, query_stride, tile, k, scores);
-        else if (rows == 2)
-            score_block(words, 2, query, query_stride, tile, k, scores);
-        else if (rows <= 4)
-            score_block(words, 4, query, query_stride, tile, k, scores);
-        else
-            score_block(words, 8, query, query_stride, tile, k, scores);
-    }
+    if (rows == 1)
+        scores_of_rows(words, 1, query, query_stride, tile, begin, end, scores);
+    else if (rows == 2)
+        scores_of_rows(words, 2, query, query_stride, tile, begin, end, scores);
+    else if (rows <= 4)
+        scores_of_rows(words, 4, query, query_stride, tile, begin, end, scores);
+    else
+        scores_of_rows(words, 8, query, query_stride, tile, begin, end, scores);
 }
 
 // out[r, i ..] = factor[r] * out[r, i ..] + sum_k p[r, k] value[k, i ..] for `vectors` vectors of pairs.

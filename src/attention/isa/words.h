@@ -154,94 +154,76 @@ INLINE sight sight_of(const uint64_t *masks, int64_t rows)
 
 /* --- transposition --------------------------------------------------------------------------------- */
 
-// (a0, b0, a1, b1 ...) of the lower and of the upper halves.
-INLINE vf interleave_low(vf a, vf b)
-{
+// Within each 128 bits: (a0, b0, a1, b1), (a2, b2, a3, b3) and (a0, a1, b0, b1), (a2, a3, b2, b3).
+#define SECOND(i) (VF_WIDTH + (i))
 #if defined(VF_512)
-    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+#define QUARTERS(w, x, y, z)                                                                       \
+    w, x, y, z, 4 + w, 4 + x, 4 + y, 4 + z, 8 + w, 8 + x, 8 + y, 8 + z, 12 + w, 12 + x, 12 + y, 12 + z
 #elif defined(VF_256)
-    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+#define QUARTERS(w, x, y, z) w, x, y, z, 4 + w, 4 + x, 4 + y, 4 + z
 #else
-    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+#define QUARTERS(w, x, y, z) w, x, y, z
 #endif
-}
-INLINE vf interleave_high(vf a, vf b)
-{
-#if defined(VF_512)
-    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-#elif defined(VF_256)
-    return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-#else
-    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
-#endif
-}
+#define LOW_ONES(a, b)  __builtin_shufflevector(a, b, QUARTERS(0, SECOND(0), 1, SECOND(1)))
+#define HIGH_ONES(a, b) __builtin_shufflevector(a, b, QUARTERS(2, SECOND(2), 3, SECOND(3)))
+#define LOW_TWOS(a, b)  __builtin_shufflevector(a, b, QUARTERS(0, 1, SECOND(0), SECOND(1)))
+#define HIGH_TWOS(a, b) __builtin_shufflevector(a, b, QUARTERS(2, 3, SECOND(2), SECOND(3)))
 
-/* One shuffle of a whole deck: each bit of the row number moves up by one, the top one becomes the
- * lowest of the column number and the other way round. log2(VF_WIDTH) of them swap rows and columns. */
-INLINE void shuffle_rows(const vf in[VF_WIDTH], vf out[VF_WIDTH])
+/* Swaps rows and columns: first inside 128 bits, 4 rows at a time, then pieces of 128 bits. */
+INLINE void transpose(vf m[VF_WIDTH])
 {
-#pragma GCC unroll 8
-    for (int i = 0; i < VF_WIDTH / 2; i++) {
-        out[2 * i] = interleave_low(in[i], in[i + VF_WIDTH / 2]);
-        out[2 * i + 1] = interleave_high(in[i], in[i + VF_WIDTH / 2]);
+#pragma GCC unroll 4
+    for (int g = 0; g < VF_WIDTH; g += 4) {
+        vf a = LOW_ONES(m[g], m[g + 1]), b = HIGH_ONES(m[g], m[g + 1]);
+        vf c = LOW_ONES(m[g + 2], m[g + 3]), d = HIGH_ONES(m[g + 2], m[g + 3]);
+        m[g] = LOW_TWOS(a, c);
+        m[g + 1] = HIGH_TWOS(a, c);
+        m[g + 2] = LOW_TWOS(b, d);
+        m[g + 3] = HIGH_TWOS(b, d);
     }
-}
-
-INLINE void transpose(vf rows[VF_WIDTH])
-{
-    vf other[VF_WIDTH];
-    shuffle_rows(rows, other);
-    shuffle_rows(other, rows);
 #if defined(VF_512)
-    shuffle_rows(rows, other);
-    shuffle_rows(other, rows);
-#elif defined(VF_256)
-    shuffle_rows(rows, other);
-#pragma GCC unroll 8
-    for (int i = 0; i < VF_WIDTH; i++)
-        rows[i] = other[i];
-#endif
-}
-
-#if defined(VF_512)
-/* Four numbers from each of 16 rows, transposed: four vectors. Lane quarters are filled by loads, so that what
- * is left to shuffle stays inside quarters. */
-INLINE void transpose_quads(const float *x, int64_t stride, vf out[4])
-{
-    vf in[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        const float *row = x + i * stride; // quarter j of in[i] is row 4 j + i
-        in[i] = _mm512_castps128_ps512(_mm_loadu_ps(row));
-        in[i] = _mm512_mask_broadcast_f32x4(in[i], 0x00f0, _mm_loadu_ps(row + 4 * stride));
-        in[i] = _mm512_mask_broadcast_f32x4(in[i], 0x0f00, _mm_loadu_ps(row + 8 * stride));
-        in[i] = _mm512_mask_broadcast_f32x4(in[i], 0xf000, _mm_loadu_ps(row + 12 * stride));
+        vf a = _mm512_shuffle_f32x4(m[i], m[4 + i], 0x44), b = _mm512_shuffle_f32x4(m[i], m[4 + i], 0xee);
+        vf c = _mm512_shuffle_f32x4(m[8 + i], m[12 + i], 0x44);
+        vf d = _mm512_shuffle_f32x4(m[8 + i], m[12 + i], 0xee);
+        m[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+        m[4 + i] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        m[8 + i] = _mm512_shuffle_f32x4(b, d, 0x88);
+        m[12 + i] = _mm512_shuffle_f32x4(b, d, 0xdd);
     }
-    vf a = _mm512_unpacklo_ps(in[0], in[1]), b = _mm512_unpackhi_ps(in[0], in[1]);
-    vf c = _mm512_unpacklo_ps(in[2], in[3]), d = _mm512_unpackhi_ps(in[2], in[3]);
-    out[0] = (vf)_mm512_unpacklo_pd((__m512d)a, (__m512d)c);
-    out[1] = (vf)_mm512_unpackhi_pd((__m512d)a, (__m512d)c);
-    out[2] = (vf)_mm512_unpacklo_pd((__m512d)b, (__m512d)d);
-    out[3] = (vf)_mm512_unpackhi_pd((__m512d)b, (__m512d)d);
-}
-#endif
-
-/* Words word .. word + VF_WIDTH - 1 of rows x[0 .. VF_WIDTH-1], transposed: lane k of block[i] is word
- * word + i of row k. Rows from `rows` on and words beyond the head are 0. */
-INLINE void transposed_words(const bd_words words, const float *x, int64_t stride, int64_t rows,
-                             int64_t word, int64_t size, vf block[VF_WIDTH])
-{
-#if defined(VF_512)
-    if (words == BD_WORDS_F32 && rows >= VF_WIDTH && word + VF_WIDTH <= size) {
+#elif defined(VF_256)
 #pragma GCC unroll 4
-        for (int i = 0; i < VF_WIDTH; i += 4)
-            transpose_quads(x + word + i, stride, block + i);
-        return;
+    for (int i = 0; i < 4; i++) {
+        vf low = _mm256_permute2f128_ps(m[i], m[4 + i], 0x20);
+        m[4 + i] = _mm256_permute2f128_ps(m[i], m[4 + i], 0x31);
+        m[i] = low;
     }
 #endif
+}
+
+/* Lane k of block[i] is word `word` + i of row k of x, for VF_WIDTH rows and words; rows from `rows` on and words
+ * beyond the row's `size` numbers are 0. A row is read a whole vector at a time: where rows lie a power of
+ * two apart, few of their lines fit in the cache together. */
+INLINE void transpose_words(const bd_words words, const float *x, int64_t stride, int64_t rows,
+                            int64_t word, int64_t size, vf block[VF_WIDTH])
+{
+    enum { MOST_NUMBERS = 2 * VF_WIDTH };
+    const int64_t each = words == BD_WORDS_PAIRS ? 2 : 1;
+    float copy[VF_WIDTH * MOST_NUMBERS];
+    x += each * word;
+    size -= each * word;
+    if (rows < VF_WIDTH || size < each * VF_WIDTH) {
+        memset(copy, 0, sizeof copy);
+        size = size < each * VF_WIDTH ? size : each * VF_WIDTH;
+        for (int64_t k = 0; k < VF_WIDTH && k < rows; k++)
+            memcpy(copy + k * MOST_NUMBERS, x + k * stride, (size_t)size * sizeof(float));
+        x = copy;
+        stride = MOST_NUMBERS;
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < VF_WIDTH; i++)
-        block[i] = i < rows ? words_along(words, x + i * stride, word, size) : vf_zero();
+        block[i] = words_along(words, x + i * stride, 0, INT64_MAX);
     transpose(block);
 }
 
@@ -253,10 +235,10 @@ INLINE void pack_columns(const bd_words words, const float *x, int64_t stride, i
                          int64_t size, bd_word *columns)
 {
     int64_t steps = bd_words_of(words, size);
-    for (int64_t k = 0; k < BD_KEY_TILE; k += VF_WIDTH) {
+    for (int64_t k = 0; k < BD_KEY_TILE; k += VF_WIDTH)
         for (int64_t s = 0; s < steps; s += VF_WIDTH) {
             vf block[VF_WIDTH];
-            transposed_words(words, x + k * stride, stride, count - k, s, size, block);
+            transpose_words(words, x + k * stride, stride, count - k, s, size, block);
             bd_word *to = columns + s * BD_KEY_TILE + k;
             if (steps - s >= VF_WIDTH) {
 #pragma GCC unroll 16
@@ -267,7 +249,6 @@ INLINE void pack_columns(const bd_words words, const float *x, int64_t stride, i
                     store_words(to + i * BD_KEY_TILE, block[i]);
             }
         }
-    }
 }
 
 /* x[k] for k < count, as a right operand summed over k: rows [words of `padded` rows][width], zero for

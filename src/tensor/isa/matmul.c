@@ -18,7 +18,7 @@ enum { PANEL = TILE_VECTORS * VF_WIDTH };
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* --- tiles ----------------------------------------------------------------------------------------- */
+/* --- tiles ------------------------------------------------------------------------------------ */
 
 // What one step multiplies by: a vector of the panel.
 INLINE vf panel_vector(bd_tile_format format, const char *b, int64_t column)
@@ -100,7 +100,8 @@ INLINE void tile(bd_tile_format format, const int rows, const int vectors, const
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
             for (int j = 0; j < vectors; j++)
-                sum[r][j] = multiply(format, r < 3 ? a + r * row : a3 + (r - 3) * row, v[j], sum[r][j]);
+                sum[r][j] =
+                    multiply(format, r < 3 ? a + r * row : a3 + (r - 3) * row, v[j], sum[r][j]);
         a += step;
         a3 += step;
         b += b_step;
@@ -161,15 +162,15 @@ static void tile_bf16(const bd_tile *t)
     tile_of_any_width(BF16_FORMAT, t);
 }
 
-/* --- packing --------------------------------------------------------------------------------------- */
+/* --- packing ---------------------------------------------------------------------------------- */
 
 INLINE vf rounded(bool round, vf v)
 {
     return round ? (vf)(vf_round_bf16(v) & (int32_t)0xffff0000) : v;
 }
 
-static void pack_rows(bd_tile_format format, bool round, const float *w, int64_t stride, int64_t count,
-                      int64_t columns, int64_t width, void *panel)
+static void pack_rows(bd_tile_format format, bool round, const float *w, int64_t stride,
+                      int64_t count, int64_t columns, int64_t width, void *panel)
 {
     const int per_step = format == BD_TILE_PAIRS ? 2 : 1;
     char *to = panel;
@@ -192,24 +193,6 @@ static void pack_rows(bd_tile_format format, bool round, const float *w, int64_t
     }
 }
 
-// Rows become columns: blocks of growing size change places across the diagonal.
-INLINE void transpose(vf v[VF_WIDTH])
-{
-#pragma GCC unroll 4
-    for (int size = 1; size < VF_WIDTH; size *= 2) {
-        vi lane = vi_count(), upper = (lane & size) != 0;
-        vi low = vi_select(upper, lane - size + VF_WIDTH, lane);
-        vi high = vi_select(upper, lane + VF_WIDTH, lane + size);
-#pragma GCC unroll 16
-        for (int i = 0; i < VF_WIDTH; i++)
-            if ((i & size) == 0) {
-                vf a = v[i], b = v[i + size];
-                v[i] = __builtin_shuffle(a, b, low);
-                v[i + size] = __builtin_shuffle(a, b, high);
-            }
-    }
-}
-
 static void pack_columns(bd_tile_format format, const float *w, int64_t stride, int64_t count,
                          int64_t columns, int64_t width, void *panel)
 {
@@ -229,7 +212,7 @@ static void pack_columns(bd_tile_format format, const float *w, int64_t stride, 
                 else
                     v[i] = vf_load_n(from, lanes(count - k, 0));
             }
-            transpose(v);
+            vf_transpose(v);
             char *to = (char *)panel + (s * width + c) * bytes;
             for (int i = 0; i < VF_WIDTH && s + i < steps; i++, to += width * bytes)
                 if (format == BD_TILE_WIDEN)

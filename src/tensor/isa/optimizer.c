@@ -16,9 +16,11 @@ static inline void store_moment(bd_dtype dtype, void *x, int64_t i, vf value, in
         vf_store_n((float *)x + i, value, n);
 }
 
-static inline __attribute__((always_inline)) void
-update(const bd_adamw *o, float m_unbias, float v_unbias, int64_t count, float *parameter,
-       const float *gradient, bd_dtype m_dtype, void *m, bd_dtype v_dtype, void *v)
+static inline __attribute__((always_inline)) void update(const bd_adamw *o, float m_unbias,
+                                                         float v_unbias, int64_t count,
+                                                         float *parameter, const float *gradient,
+                                                         bd_dtype m_dtype, void *m,
+                                                         bd_dtype v_dtype, void *v)
 {
     const float b1 = (float)o->b1, rest1 = (float)(1 - o->b1);
     const float b2 = (float)o->b2, rest2 = (float)(1 - o->b2);

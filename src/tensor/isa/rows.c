@@ -2,7 +2,7 @@
 
 #include "tensor/isa/vector.h"
 
-/* --- norm ------------------------------------------------------------------------------------------ */
+/* --- norm ------------------------------------------------------------------------------------- */
 
 // Four sums side by side, so that a multiplication need not wait for the one before.
 static float sum_of_products(const float *a, const float *b, const float *c, int64_t count)
@@ -33,9 +33,8 @@ static void rms_norm(const float *x, const float *weight, float eps, int64_t row
     for (int64_t r = 0; r < rows; r++, x += width, y += width) {
         float factor = 1 / sqrtf(sum_of_products(x, x, NULL, width) / (float)width + eps);
         vf f = vf_set1(factor);
-        VF_EACH(i, n, width, {
-            vf_store_n(y + i, vf_load_n(x + i, n) * f * vf_load_n(weight + i, n), n);
-        });
+        VF_EACH(i, n, width,
+                { vf_store_n(y + i, vf_load_n(x + i, n) * f * vf_load_n(weight + i, n), n); });
         if (inverse)
             inverse[r] = factor;
     }
@@ -43,7 +42,8 @@ static void rms_norm(const float *x, const float *weight, float eps, int64_t row
 
 // dx += inverse * (w dy - x inverse^2 mean(w dy x)); dweight = sum_r dy x inverse.
 static void rms_norm_backward(const float *x, const float *weight, const float *inverse,
-                              const float *dy, int64_t rows, int64_t width, float *dx, float *dweight)
+                              const float *dy, int64_t rows, int64_t width, float *dx,
+                              float *dweight)
 {
     if (dweight)
         memset(dweight, 0, (size_t)width * sizeof *dweight);
@@ -52,8 +52,8 @@ static void rms_norm_backward(const float *x, const float *weight, const float *
         if (dweight)
             VF_EACH(i, n, width, {
                 vf sum = vf_load_n(dweight + i, n);
-                vf_store_n(dweight + i,
-                           vf_fma(vf_load_n(dy + i, n), vf_load_n(x + i, n) * f, sum), n);
+                vf_store_n(dweight + i, vf_fma(vf_load_n(dy + i, n), vf_load_n(x + i, n) * f, sum),
+                           n);
             });
         if (!dx)
             continue;
@@ -68,7 +68,7 @@ static void rms_norm_backward(const float *x, const float *weight, const float *
     }
 }
 
-/* --- rotary positions ------------------------------------------------------------------------------ */
+/* --- rotary positions ------------------------------------------------------------------------- */
 
 // sine and cosine of VD_WIDTH angles below 2^19 in magnitude. The angle is reduced by multiples of
 // pi/2, subtracted in three parts, the first two of 33 bits so that their products are exact; the
@@ -146,8 +146,8 @@ static void rotate(const bd_rope *rope, double direction, const float *x, const 
         for (int64_t first = 0; first < half; first += ANGLES) {
             const int64_t count = half - first < ANGLES ? half - first : ANGLES;
             const bool small = fastest * fabs((double)positions[r]) < 0x1p19;
-            turn_table(rope->inverse_frequency + first, positions[r], direction, (double)rope->factor,
-                       small, count, cosine, sine);
+            turn_table(rope->inverse_frequency + first, positions[r], direction,
+                       (double)rope->factor, small, count, cosine, sine);
             for (int64_t h = 0; h < heads; h++) {
                 const int64_t at = (r * heads + h) * size + first;
                 const float *x1 = x + at, *x2 = x1 + half;
@@ -170,7 +170,7 @@ static void rotate(const bd_rope *rope, double direction, const float *x, const 
         }
 }
 
-/* --- element by element ---------------------------------------------------------------------------- */
+/* --- element by element ----------------------------------------------------------------------- */
 
 static void swiglu(const float *gate, const float *up, int64_t count, float *y)
 {
@@ -191,7 +191,8 @@ static void swiglu_backward(const float *gate, const float *up, const float *dy,
         vf silu = z * s;
         if (dgate) {
             vf slope = vf_fma(silu, 1 - s, s);
-            vf_store_n(dgate + i, vf_fma(g * vf_load_n(up + i, n), slope, vf_load_n(dgate + i, n)), n);
+            vf_store_n(dgate + i, vf_fma(g * vf_load_n(up + i, n), slope, vf_load_n(dgate + i, n)),
+                       n);
         }
         if (dup)
             vf_store_n(dup + i, vf_fma(g, silu, vf_load_n(dup + i, n)), n);
@@ -219,7 +220,7 @@ static void to_bf16(const float *x, int64_t count, uint16_t *y)
     VF_EACH(i, n, count, { vf_store_bf16_n(y + i, vf_load_n(x + i, n), n); });
 }
 
-/* --- over a row ------------------------------------------------------------------------------------ */
+/* --- over a row ------------------------------------------------------------------------------- */
 
 // vf_max(x, largest) keeps `largest` where x is NaN.
 static float largest(const float *x, int64_t count)

@@ -15,8 +15,9 @@ typedef struct {
     void (*rms_norm)(const float *x, const float *weight, float eps, int64_t rows, int64_t width,
                      float *y, float *inverse);
     /* dx and dweight may be NULL; dweight is overwritten with the sum over these rows. */
-    void (*rms_norm_backward)(const float *x, const float *weight, const float *inverse, const float *dy,
-                              int64_t rows, int64_t width, float *dx, float *dweight);
+    void (*rms_norm_backward)(const float *x, const float *weight, const float *inverse,
+                              const float *dy, int64_t rows, int64_t width, float *dx,
+                              float *dweight);
     /* direction 1 or -1; add: y += instead of y =. */
     void (*rotate)(const bd_rope *rope, double direction, const float *x, const int32_t *positions,
                    int64_t rows, int64_t heads, float *y, bool add);

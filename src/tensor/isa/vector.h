@@ -1,9 +1,10 @@
 /* vector.h - the vector of one instruction set, and the few things kernels do with it.
  *
- * Only files src/ROOM/isa/NAME.c include this. Each is compiled once per level, with vectors of that
- * level's width; the code is the same text for all levels:
+ * Only files src/ROOM/isa/NAME.c include this. Each is compiled once per level, with vectors of
+ * that level's width; the code is the same text for all levels:
  *
- *     void BD_ISA_NAME(scale)(float *x, int64_t count, float factor)   // scale_avx2, scale_avx512, ...
+ *     void BD_ISA_NAME(scale)(float *x, int64_t count, float factor)   // scale_avx2, scale_avx512,
+ * ...
  *     {
  *         vf f = vf_set1(factor);
  *         VF_EACH(i, n, count, { vf_store_n(x + i, vf_load_n(x + i, n) * f, n); });
@@ -15,8 +16,9 @@
  *     BD_FOR_EACH_ISA(DECLARE)                             // see tensor/isa.h
  *
  * The operators + - * / < > <= >= == work on vf and vi (comparisons give vi: -1 where true). No
- * expression is contracted by the compiler: a * b + c rounds twice, vf_fma once (where the level has
- * it). Everything is a static inline function; nothing here touches memory beyond what its name says.
+ * expression is contracted by the compiler: a * b + c rounds twice, vf_fma once (where the level
+ * has it). Everything is a static inline function; nothing here touches memory beyond what its name
+ * says.
  *
  * types     vf      VF_WIDTH floats            vi      VF_WIDTH int32
  *           vb      VF_WIDTH pairs of bf16: what one bf16 dot product step eats
@@ -56,7 +58,8 @@ typedef int32_t vi __attribute__((vector_size(16)));
 typedef vi vb;
 #endif
 
-/* --- load and store: any alignment; the _n forms touch n lanes (0 <= n <= VF_WIDTH), rest 0 ------- */
+/* --- load and store, at any alignment; the _n forms touch n lanes (0 .. VF_WIDTH), the rest is 0 -
+ */
 
 #if defined(VF_512)
 
@@ -162,8 +165,8 @@ static inline void vf_store_n(float *p, vf v, int64_t n)
 
 #endif
 
-/* VF_EACH(i, n, count, { ... vf_load_n(x + i, n) ... }): the statements for i = 0, VF_WIDTH, ...; n is the
- * constant VF_WIDTH but in the last round of a count that is not a multiple. */
+/* VF_EACH(i, n, count, { ... vf_load_n(x + i, n) ... }): the statements for i = 0, VF_WIDTH, ...; n
+ * is the constant VF_WIDTH but in the last round of a count that is not a multiple. */
 #define VF_EACH(i, n, count, ...)                                                                  \
     do {                                                                                           \
         int64_t i = 0;                                                                             \
@@ -172,7 +175,7 @@ static inline void vf_store_n(float *p, vf v, int64_t n)
             __VA_ARGS__                                                                            \
         }                                                                                          \
         if (i < (count)) {                                                                         \
-            const int64_t n = (count) - i;                                                         \
+            const int64_t n = (count)-i;                                                           \
             __VA_ARGS__                                                                            \
         }                                                                                          \
     } while (0)
@@ -203,7 +206,7 @@ static inline vi vi_load(const int32_t *p)
     return v;
 }
 
-/* --- arithmetic ------------------------------------------------------------------------------------ */
+/* --- arithmetic ------------------------------------------------------------------------------- */
 
 /* a * b + c; one rounding except at the portable level. */
 static inline vf vf_fma(vf a, vf b, vf c)
@@ -327,10 +330,48 @@ static inline float vf_largest(vf v)
 #endif
 }
 
+/* a0 b0 a1 b1 ...: the lower halves of a and b lane by lane, and the upper halves. */
+#if defined(VF_512)
+#define VF_LOW  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define VF_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif defined(VF_256)
+#define VF_LOW  0, 8, 1, 9, 2, 10, 3, 11
+#define VF_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define VF_LOW  0, 4, 1, 5
+#define VF_HIGH 2, 6, 3, 7
+#endif
+static inline vf vf_interleave_low(vf a, vf b)
+{
+    return __builtin_shufflevector(a, b, VF_LOW);
+}
+static inline vf vf_interleave_high(vf a, vf b)
+{
+    return __builtin_shufflevector(a, b, VF_HIGH);
+}
+
+/* VF_WIDTH rows become columns. Interleaving row i with row i + VF_WIDTH / 2 moves one bit of the
+ * row number into the lane number; doing so for every bit swaps the two. */
+static inline void vf_transpose(vf v[VF_WIDTH])
+{
+    for (int bit = 1; bit < VF_WIDTH; bit *= 2) {
+        vf next[VF_WIDTH];
+#pragma GCC unroll 8
+        for (int i = 0; i < VF_WIDTH / 2; i++) {
+            next[2 * i] = vf_interleave_low(v[i], v[i + VF_WIDTH / 2]);
+            next[2 * i + 1] = vf_interleave_high(v[i], v[i + VF_WIDTH / 2]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < VF_WIDTH; i++)
+            v[i] = next[i];
+    }
+}
+
 /* exp(x) with a relative error below 1.5e-7 where the result is a normal number; results below
  * FLT_MIN are exactly 0 (so is exp(-inf)), above FLT_MAX they are inf; NaN stays NaN.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2, exp(r) = 1 + r + r^2 q(r); q interpolates at Chebyshev points. */
+ * x = n ln 2 + r with |r| <= ln 2 / 2, exp(r) = 1 + r + r^2 q(r); q interpolates at Chebyshev
+ * points. */
 static inline vf vf_exp(vf x)
 {
     const float lowest = -87.33654f;
@@ -357,7 +398,7 @@ static inline vf vf_exp(vf x)
 #endif
 }
 
-/* --- bf16 ------------------------------------------------------------------------------------------ */
+/* --- bf16 ------------------------------------------------------------------------------------- */
 
 /* Rounded to bf16 (nearest, ties to even, NaN stays NaN), in the upper half of each lane. */
 static inline vi vf_round_bf16(vf v)
@@ -387,7 +428,7 @@ static inline vf vf_load_bf16(const uint16_t *p)
     typedef uint16_t halves __attribute__((vector_size(16)));
     halves zero = {0}, narrow = {0};
     memcpy(&narrow, p, 2 * VF_WIDTH);
-    return (vf)__builtin_shuffle(zero, narrow, (halves){0, 8, 1, 9, 2, 10, 3, 11});
+    return (vf)__builtin_shufflevector(zero, narrow, 0, 8, 1, 9, 2, 10, 3, 11);
 #endif
 }
 static inline void vf_store_bf16(uint16_t *p, vf v)
@@ -402,7 +443,7 @@ static inline void vf_store_bf16(uint16_t *p, vf v)
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(packed));
 #else
     typedef uint16_t halves __attribute__((vector_size(16)));
-    halves upper = __builtin_shuffle((halves)r, (halves){1, 3, 5, 7, 1, 3, 5, 7});
+    halves upper = __builtin_shufflevector((halves)r, (halves)r, 1, 3, 5, 7, 1, 3, 5, 7);
     memcpy(p, &upper, 2 * VF_WIDTH);
 #endif
 }
@@ -463,13 +504,13 @@ static inline vb vb_from_f32(vf first, vf second)
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
 #else
     typedef uint16_t halves __attribute__((vector_size(16)));
-    return (vb)__builtin_shuffle((halves)vf_round_bf16(first), (halves)vf_round_bf16(second),
-                                 (halves){1, 3, 5, 7, 9, 11, 13, 15});
+    return (vb)__builtin_shufflevector((halves)vf_round_bf16(first), (halves)vf_round_bf16(second),
+                                       1, 3, 5, 7, 9, 11, 13, 15);
 #endif
 }
 
-/* sum + a[2i] * b[2i] + a[2i+1] * b[2i+1] in each lane i. At the avx512bf16 level one instruction, which
- * takes denormals as zero. */
+/* sum + a[2i] * b[2i] + a[2i+1] * b[2i+1] in each lane i. At the avx512bf16 level one instruction,
+ * which takes denormals as zero. */
 static inline vf vf_dot_bf16(vf sum, vb a, vb b)
 {
 #if defined(BD_ISA_avx512bf16)
@@ -481,7 +522,7 @@ static inline vf vf_dot_bf16(vf sum, vb a, vb b)
 #endif
 }
 
-/* --- double ---------------------------------------------------------------------------------------- */
+/* --- double ----------------------------------------------------------------------------------- */
 
 /* Half as many doubles as floats. */
 enum { VD_WIDTH = VF_WIDTH / 2 };

@@ -18,8 +18,8 @@ static normalizer normalize(const float *x, int64_t count)
 
 enum { SUM_BLOCK = 1024 }; // floats within a block, doubles over the blocks
 
-// sum_v exp(t_v - shift), and sum_v exp(t_v - shift) (largest - z_v): with no negative term, so that
-// small cross entropies keep their digits. A probability of 0 counts as 0 whatever z is.
+// sum_v exp(t_v - shift), and sum_v exp(t_v - shift) (largest - z_v): with no negative term, so
+// that small cross entropies keep their digits. A probability of 0 counts as 0 whatever z is.
 static normalizer normalize_teacher(const bd_vocabulary_row *row, float largest, double *distance)
 {
     const float shift = BD_ISA_NAME(bd_row_kernels).largest(row->teacher, row->vocabulary);
@@ -64,7 +64,8 @@ void BD_ISA_NAME(bd_vocabulary_row)(bd_vocabulary_row *row)
 
     const float soft = row->teacher ? row->soft : 0;
     const double all = (double)row->hard + (double)soft + 2.0 * (double)row->z_loss * lse;
-    const vf factor = vf_set1((float)((double)row->scale * all / own.sum)), shift = vf_set1(own.shift);
+    const vf factor = vf_set1((float)((double)row->scale * all / own.sum)),
+             shift = vf_set1(own.shift);
     const float at_target = row->scale * row->hard;
     float *dz = row->d_logits;
     if (row->teacher) {

@@ -13,7 +13,8 @@ typedef struct {
     int32_t target;
     float hard, soft, z_loss, scale;
     /* Out. */
-    float *d_logits; /* scale * d(hard * ce + soft * soft_ce + z_loss * lse^2), or NULL; may be logits */
+    float *d_logits; /* scale * d(hard * ce + soft * soft_ce + z_loss * lse^2), or NULL; may be
+                        logits */
     float hard_loss, soft_loss, log_normalizer;
     int32_t best;
 } bd_vocabulary_row;
