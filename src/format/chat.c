@@ -10,21 +10,23 @@ struct bd_chat {
     bd_template *template;
     time_t now;
     char *header, *end;
-    // Where the header may be cut: a template that asks for "<think>" in its generation prompt leaves it
-    // out of older turns. Longest first; the shortest is one that the template was seen to print.
+    // Where the header may be cut: a template that asks for "<think>" in its generation prompt
+    // leaves it out of older turns. Longest first; the shortest is one that the template was seen
+    // to print.
     size_t cuts[MOST_CUTS];
     int cut_count;
     bd_error unknown; // why turns cannot be found; kind BD_ERROR_NONE: they can
 };
 
-// --- rendering -------------------------------------------------------------------------------------
+// --- rendering
+// -------------------------------------------------------------------------------------
 
 static json_t *variables_for(const bd_chat *chat, const bd_chat_request *request)
 {
-    json_t *variables = json_pack("{s:O, s:o, s:n, s:b}", "messages", request->messages, "tools",
-                                  request->tools ? json_incref(request->tools) : json_null(),
-                                  "documents", "add_generation_prompt",
-                                  (int)request->add_generation_prompt);
+    json_t *variables =
+        json_pack("{s:O, s:o, s:n, s:b}", "messages", request->messages, "tools",
+                  request->tools ? json_incref(request->tools) : json_null(), "documents",
+                  "add_generation_prompt", (int)request->add_generation_prompt);
     for (int role = 0; variables && role < BD_ROLE_COUNT; role++) {
         char name[32];
         size_t size;
@@ -39,8 +41,8 @@ static json_t *variables_for(const bd_chat *chat, const bd_chat_request *request
     return variables;
 }
 
-static bool render_text(const bd_chat *chat, const bd_chat_request *request, bd_template_output *out,
-                        bd_error *err)
+static bool render_text(const bd_chat *chat, const bd_chat_request *request,
+                        bd_template_output *out, bd_error *err)
 {
     bd_template_options options = {.watch = "messages", .now = chat->now};
     json_t *variables = variables_for(chat, request);
@@ -61,7 +63,8 @@ static const char *find_last(const char *in, size_t size, const char *what)
     return NULL;
 }
 
-// --- how the template opens and closes a turn ------------------------------------------------------
+// --- how the template opens and closes a turn
+// ------------------------------------------------------
 
 static const char *const answers[] = {"zqfirstanswerqz", "zqsecondanswerqz"};
 
@@ -70,9 +73,10 @@ static bool render_probe(const bd_chat *chat, int turns, bool prompt, bd_templat
 {
     json_t *messages = json_array();
     for (int i = 0; i < turns; i++)
-        json_array_append_new(messages,
-                              i % 2 ? json_pack("{s:s, s:s}", "role", "assistant", "content", answers[i / 2])
-                                    : json_pack("{s:s, s:s}", "role", "user", "content", "zqquestionqz"));
+        json_array_append_new(
+            messages, i % 2
+                          ? json_pack("{s:s, s:s}", "role", "assistant", "content", answers[i / 2])
+                          : json_pack("{s:s, s:s}", "role", "user", "content", "zqquestionqz"));
     bd_chat_request request = {.messages = messages, .add_generation_prompt = prompt};
     bool ok = render_text(chat, &request, out, err);
     json_decref(messages);
@@ -83,7 +87,8 @@ static bool render_probe(const bd_chat *chat, int turns, bool prompt, bd_templat
 static bool probe_header(bd_chat *chat, bd_error *err)
 {
     bd_template_output with = {0}, without = {0};
-    bool ok = render_probe(chat, 1, true, &with, err) && render_probe(chat, 1, false, &without, err);
+    bool ok =
+        render_probe(chat, 1, true, &with, err) && render_probe(chat, 1, false, &without, err);
     if (ok) {
         size_t begin = SIZE_MAX;
         if (with.watched_count)
@@ -126,7 +131,8 @@ static bool probe_end(bd_chat *chat, const char *tail, size_t size, bd_error *er
     return chat->end || bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for a chat");
 }
 
-// Places in the header from which on older turns may lack it, longest first: only whole marks such as
+// Places in the header from which on older turns may lack it, longest first: only whole marks such
+// as
 // "<think>" are left out, never the name of a role.
 static bool find_cuts(bd_chat *chat, bd_error *err)
 {
@@ -188,12 +194,14 @@ static bool probe_turns(bd_chat *chat, bd_error *err)
         }
         size_t begin = (size_t)(answer - out.text.data);
         if (!find_header(chat, out.text.data + from, begin - from, &cut)) {
-            ok = bd_fail(err, "the template's generation prompt does not open the assistant's turns");
+            ok = bd_fail(err,
+                         "the template's generation prompt does not open the assistant's turns");
             break;
         }
         shortest = cut > shortest ? cut : shortest;
         // The end is looked for in the text of the message alone, if that is known.
-        size_t after = begin + strlen(answers[i]), end = next ? (size_t)(next - out.text.data) : out.text.size;
+        size_t after = begin + strlen(answers[i]),
+               end = next ? (size_t)(next - out.text.data) : out.text.size;
         for (int64_t k = 0; k < out.watched_count; k++)
             if (out.watched[k].index == 2 * i + 1 && (size_t)out.watched[k].end >= after)
                 end = (size_t)out.watched[k].end;
@@ -268,7 +276,8 @@ const char *bd_chat_end(const bd_chat *chat)
     return chat->unknown.kind ? NULL : chat->end;
 }
 
-// --- spans in the text -----------------------------------------------------------------------------
+// --- spans in the text
+// -----------------------------------------------------------------------------
 
 static bool add_span(bd_conversation *c, int64_t message, int64_t begin, int64_t end, bd_error *err)
 {
@@ -305,10 +314,10 @@ static bool is_assistant(json_t *message)
     return role && (strcmp(role, "assistant") == 0 || strcmp(role, "model") == 0);
 }
 
-// The turn in what was printed for one message: behind the first header (which comes before anything
-// that was said) up to behind the last end (which comes after).
-static bool span_in_region(const bd_chat *chat, const bd_template_output *out, const bd_template_span *region,
-                           bd_conversation *c, bd_error *err)
+// The turn in what was printed for one message: behind the first header (which comes before
+// anything that was said) up to behind the last end (which comes after).
+static bool span_in_region(const bd_chat *chat, const bd_template_output *out,
+                           const bd_template_span *region, bd_conversation *c, bd_error *err)
 {
     const char *text = out->text.data + region->begin;
     size_t size = (size_t)(region->end - region->begin);
@@ -342,7 +351,7 @@ static bool spans_by_search(const bd_chat *chat, json_t *messages, const bd_temp
     const char *at = out->text.data, *stop = at + out->text.size;
     size_t message = 0, count = json_array_size(messages);
     int cut;
-    for (const char *begin; (begin = find_header(chat, at, (size_t)(stop - at), &cut)); ) {
+    for (const char *begin; (begin = find_header(chat, at, (size_t)(stop - at), &cut));) {
         const char *end = memmem(begin, (size_t)(stop - begin), chat->end, strlen(chat->end));
         if (!end || !*chat->end)
             break; // the generation prompt
@@ -357,7 +366,8 @@ static bool spans_by_search(const bd_chat *chat, json_t *messages, const bd_temp
     }
     for (; message < count; message++)
         if (is_assistant(json_array_get(messages, message)))
-            return bd_fail(err, "message %zu is the assistant's, but the text has no turn for it", message);
+            return bd_fail(err, "message %zu is the assistant's, but the text has no turn for it",
+                           message);
     return true;
 }
 
@@ -372,18 +382,22 @@ static bool find_spans(const bd_chat *chat, json_t *messages, const bd_template_
     if (!any)
         return true;
     if (chat->unknown.kind)
-        return bd_fail(err, "cannot tell what the assistant writes: %.600s; mark it with {%% generation "
-                            "%%} or name the texts that open and close a turn", chat->unknown.message);
+        return bd_fail(err,
+                       "cannot tell what the assistant writes: %.600s; mark it with {%% generation "
+                       "%%} or name the texts that open and close a turn",
+                       chat->unknown.message);
     return out->watched_count ? spans_by_message(chat, messages, out, c, err)
                               : spans_by_search(chat, messages, out, c, err);
 }
 
-// --- tokens ----------------------------------------------------------------------------------------
+// --- tokens
+// ----------------------------------------------------------------------------------------
 
 static bool find_tokens(const bd_chat *chat, bd_conversation *c, bd_error *err)
 {
     bd_encode_options options = {.spans = true};
-    if (!bd_tokenizer_encode(chat->tokenizer, c->text.data, c->text.size, &options, &c->tokens, err))
+    if (!bd_tokenizer_encode(chat->tokenizer, c->text.data, c->text.size, &options, &c->tokens,
+                             err))
         return false;
     c->completion = calloc((size_t)c->tokens.count + 1, 1);
     if (!c->completion)
@@ -397,8 +411,9 @@ static bool find_tokens(const bd_chat *chat, bd_conversation *c, bd_error *err)
         while (token < c->tokens.count && c->tokens.spans[token].end <= span->begin)
             token++;
         span->token_begin = token;
-        span->starts_inside_token =
-            token < c->tokens.count && c->tokens.spans[token].begin < span->begin && span->begin < span->end;
+        span->starts_inside_token = token < c->tokens.count &&
+                                    c->tokens.spans[token].begin < span->begin &&
+                                    span->begin < span->end;
         while (token < c->tokens.count && c->tokens.spans[token].begin < span->end)
             c->completion[token++] = 1;
         span->token_end = token;
@@ -408,7 +423,8 @@ static bool find_tokens(const bd_chat *chat, bd_conversation *c, bd_error *err)
     return true;
 }
 
-bool bd_chat_render(const bd_chat *chat, const bd_chat_request *request, bd_conversation *out, bd_error *err)
+bool bd_chat_render(const bd_chat *chat, const bd_chat_request *request, bd_conversation *out,
+                    bd_error *err)
 {
     bd_template_output rendered = {0};
     bd_error unknown = {0};

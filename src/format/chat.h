@@ -1,20 +1,19 @@
 /* chat.h - a conversation as the text and tokens that a model is trained on, and who wrote which.
  *
- *     bd_chat *chat = bd_chat_open(tokenizer, NULL, &err);              // the tokenizer's own template
- *     bd_conversation conversation = {0};
- *     bd_chat_request request = {.messages = messages};                 // [{"role": ..., "content": ...}]
- *     if (!bd_chat_render(chat, &request, &conversation, &err)) ...
+ *     bd_chat *chat = bd_chat_open(tokenizer, NULL, &err);              // the tokenizer's own
+ * template bd_conversation conversation = {0}; bd_chat_request request = {.messages = messages}; //
+ * [{"role": ..., "content": ...}] if (!bd_chat_render(chat, &request, &conversation, &err)) ...
  *     // conversation.tokens.ids[i] is to be learned where conversation.completion[i] is 1
  *     bd_conversation_free(&conversation), bd_chat_close(chat);
  *
- * A span of the assistant reaches from behind the header that opens its turn to behind the token that
- * ends it: what the model has to write itself. Where these spans lie is found in this order:
+ * A span of the assistant reaches from behind the header that opens its turn to behind the token
+ * that ends it: what the model has to write itself. Where these spans lie is found in this order:
  *   1. the template marks them with {% generation %};
  *   2. the options name the texts that open and close a turn;
- *   3. from the template itself: a turn's header is what it prints when asked for a generation prompt,
- *      its end is the first special token (or the white space) behind what the assistant said.
- * In the last two cases the text that the template printed for one message is known, so that a user who
- * writes "<|im_start|>assistant" does not become one.
+ *   3. from the template itself: a turn's header is what it prints when asked for a generation
+ * prompt, its end is the first special token (or the white space) behind what the assistant said.
+ * In the last two cases the text that the template printed for one message is known, so that a user
+ * who writes "<|im_start|>assistant" does not become one.
  */
 #ifndef BD_FORMAT_CHAT_H
 #define BD_FORMAT_CHAT_H
@@ -30,11 +29,11 @@ typedef struct bd_chat bd_chat;
 typedef struct {
     const char *template_source; /* NULL: the tokenizer's */
     const char *header, *end;    /* of an assistant turn; NULL: found out */
-    time_t now;                  /* what strftime_now says; 0: the clock, and texts differ by the day */
+    time_t now; /* what strftime_now says; 0: the clock, and texts differ by the day */
 } bd_chat_options;
 
-/* The tokenizer must outlive the chat. NULL options: all defaults. Fails when there is no template or it
- * cannot be compiled. */
+/* The tokenizer must outlive the chat. NULL options: all defaults. Fails when there is no template
+ * or it cannot be compiled. */
 bd_chat *bd_chat_open(const bd_tokenizer *tokenizer, const bd_chat_options *options, bd_error *err);
 void bd_chat_close(bd_chat *chat);
 
@@ -67,8 +66,9 @@ typedef struct {
 } bd_conversation;
 void bd_conversation_free(bd_conversation *conversation);
 
-/* `out` must be empty. Fails when the template refuses the conversation, and when it has messages of the
- * assistant but their spans cannot be found. Any number of threads may render with one chat. */
+/* `out` must be empty. Fails when the template refuses the conversation, and when it has messages
+ * of the assistant but their spans cannot be found. Any number of threads may render with one chat.
+ */
 bool bd_chat_render(const bd_chat *chat, const bd_chat_request *request, bd_conversation *out,
                     bd_error *err);
 

@@ -1,9 +1,10 @@
 /* template.h - the part of Jinja that chat templates are written in.
  *
  * Renders what Python's jinja2 renders with the settings that Hugging Face uses for chat templates:
- * trim_blocks, lstrip_blocks, break and continue, {% generation %} blocks, tojson without escaping for
- * HTML, and the functions raise_exception, strftime_now, namespace, range and dict. What is outside
- * this part is an error with line and column, when the template is compiled if it can be known then.
+ * trim_blocks, lstrip_blocks, break and continue, {% generation %} blocks, tojson without escaping
+ * for HTML, and the functions raise_exception, strftime_now, namespace, range and dict. What is
+ * outside this part is an error with line and column, when the template is compiled if it can be
+ * known then.
  *
  *     bd_template *t = bd_template_compile(source, strlen(source), "chat_template", &err);
  *     bd_template_output out = {0};
@@ -11,8 +12,8 @@
  *     printf("%s", out.text.data);
  *     bd_template_output_free(&out), bd_template_free(t);
  *
- * Templates come with models, so they are not trusted: steps, memory and nesting are bounded, and there
- * is no way from a template to files or to anything but its variables.
+ * Templates come with models, so they are not trusted: steps, memory and nesting are bounded, and
+ * there is no way from a template to files or to anything but its variables.
  */
 #ifndef BD_FORMAT_TEMPLATE_H
 #define BD_FORMAT_TEMPLATE_H
@@ -48,8 +49,8 @@ typedef struct {
     time_t now;        /* for strftime_now; 0: the clock */
 } bd_template_options;
 
-/* `variables` is a JSON object. NULL options: nothing watched. `out` must be empty; on failure it holds
- * what was printed so far. Any number of threads may render the same template. */
+/* `variables` is a JSON object. NULL options: nothing watched. `out` must be empty; on failure it
+ * holds what was printed so far. Any number of threads may render the same template. */
 bool bd_template_render(const bd_template *t, json_t *variables, const bd_template_options *options,
                         bd_template_output *out, bd_error *err);
 

@@ -16,15 +16,16 @@ static int place_of(const template_function *function, const char *name)
     return -1;
 }
 
-bool bd_call_builtin(render *r, const template_function *function, const arguments *args, value *out)
+bool bd_call_builtin(render *r, const template_function *function, const arguments *args,
+                     value *out)
 {
     enum { MOST = 8 };
     int64_t placed = args->count - args->named - 1;
     if (function->most < 0) // takes all as they come
         return function->call(r, args, out);
     if (placed > function->most)
-        return bd_render_fail(r, "%s takes at most %d arguments, not %lld", function->name, function->most,
-                              (long long)placed);
+        return bd_render_fail(r, "%s takes at most %d arguments, not %lld", function->name,
+                              function->most, (long long)placed);
     value items[MOST + 1];
     bool given[MOST + 1] = {false};
     for (int i = 0; i <= function->most; i++) {
@@ -34,18 +35,21 @@ bool bd_call_builtin(render *r, const template_function *function, const argumen
     for (int64_t i = 0; i < args->named; i++) {
         int place = place_of(function, args->names[i]);
         if (place < 0 || place >= function->most || given[place + 1])
-            return bd_render_fail(r, "%s does not take \"%s\" here", function->name, args->names[i]);
+            return bd_render_fail(r, "%s does not take \"%s\" here", function->name,
+                                  args->names[i]);
         items[place + 1] = args->items[placed + 1 + i];
         given[place + 1] = true;
     }
     for (int i = 1; i <= function->least; i++)
         if (!given[i])
-            return bd_render_fail(r, "%s takes at least %d arguments", function->name, function->least);
+            return bd_render_fail(r, "%s takes at least %d arguments", function->name,
+                                  function->least);
     arguments ordered = {.items = items, .count = function->most + 1};
     return function->call(r, &ordered, out);
 }
 
-// --- global functions ------------------------------------------------------------------------------
+// --- global functions
+// ------------------------------------------------------------------------------
 
 static bool call_raise(render *r, const arguments *args, value *out)
 {
@@ -53,8 +57,8 @@ static bool call_raise(render *r, const arguments *args, value *out)
     value message = args->items[1];
     if (message.type != V_STRING)
         return bd_render_fail(r, "the template raises an exception");
-    return bd_render_fail(r, "the template raises: %.*s", (int)(message.size < 400 ? message.size : 400),
-                          message.text);
+    return bd_render_fail(r, "the template raises: %.*s",
+                          (int)(message.size < 400 ? message.size : 400), message.text);
 }
 
 static bool call_now(render *r, const arguments *args, value *out)
@@ -113,13 +117,15 @@ static bool call_range(render *r, const arguments *args, value *out)
         bounds[i - 1] = args->items[i].integer;
         given = i;
     }
-    int64_t from = given == 1 ? 0 : bounds[0], to = given == 1 ? bounds[0] : bounds[1], step = bounds[2];
+    int64_t from = given == 1 ? 0 : bounds[0], to = given == 1 ? bounds[0] : bounds[1],
+            step = bounds[2];
     if (step == 0)
         return bd_render_fail(r, "range with a step of 0");
     int64_t count = step > 0 ? (to - from + step - 1) / step : (to - from + step + 1) / step;
     count = count < 0 ? 0 : count;
     if (count > 100000)
-        return bd_render_fail(r, "a range of %lld elements, at most 100000 expected", (long long)count);
+        return bd_render_fail(r, "a range of %lld elements, at most 100000 expected",
+                              (long long)count);
     if (!value_new_list(r, V_LIST, count, out))
         return false;
     for (int64_t i = 0; i < count; i++)
@@ -142,16 +148,17 @@ const template_function *bd_find_global(const char *name)
     return NULL;
 }
 
-// --- tests -----------------------------------------------------------------------------------------
+// --- tests
+// -----------------------------------------------------------------------------------------
 
-#define TEST(name, condition)                                                                          \
-    static bool test_##name(render *r, const arguments *args, value *out)                              \
-    {                                                                                                  \
-        (void)r;                                                                                       \
-        value v = args->items[0];                                                                      \
-        (void)v;                                                                                       \
-        *out = value_bool(condition);                                                                  \
-        return true;                                                                                   \
+#define TEST(name, condition)                                                                      \
+    static bool test_##name(render *r, const arguments *args, value *out)                          \
+    {                                                                                              \
+        (void)r;                                                                                   \
+        value v = args->items[0];                                                                  \
+        (void)v;                                                                                   \
+        *out = value_bool(condition);                                                              \
+        return true;                                                                               \
     }
 
 TEST(defined, v.type != V_UNDEFINED)
@@ -171,11 +178,13 @@ TEST(iterable, v.type == V_LIST || v.type == V_TUPLE || v.type == V_STRING || v.
 TEST(callable, v.type == V_MACRO || v.type == V_FUNCTION || v.type == V_METHOD)
 TEST(equal, value_equal(r, v, args->items[1]))
 TEST(unequal, !value_equal(r, v, args->items[1]))
-TEST(same, v.type == args->items[1].type &&
-               (v.type == V_LIST || v.type == V_TUPLE || v.type == V_DICT ? v.list == args->items[1].list
-                                                                          : value_equal(r, v, args->items[1])))
+TEST(same,
+     v.type == args->items[1].type && (v.type == V_LIST || v.type == V_TUPLE || v.type == V_DICT
+                                           ? v.list == args->items[1].list
+                                           : value_equal(r, v, args->items[1])))
 
-static bool compare(render *r, const arguments *args, bool less, bool equal, bool greater, value *out)
+static bool compare(render *r, const arguments *args, bool less, bool equal, bool greater,
+                    value *out)
 {
     int order;
     if (!value_compare(r, args->items[0], args->items[1], &order))

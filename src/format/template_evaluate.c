@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-// --- names, attributes -----------------------------------------------------------------------------
+// --- names, attributes
+// -----------------------------------------------------------------------------
 
 static void look_up(const render *r, int32_t symbol, value *out)
 {
@@ -17,10 +18,12 @@ static void look_up(const render *r, int32_t symbol, value *out)
     *out = r->globals[symbol];
 }
 
-static bool loop_attribute(render *r, const loop_state *loop, const char *name, size_t size, value *out)
+static bool loop_attribute(render *r, const loop_state *loop, const char *name, size_t size,
+                           value *out)
 {
-    static const char *const names[] = {"index", "index0", "revindex", "revindex0", "first", "last",
-                                        "length", "depth", "depth0", "previtem", "nextitem"};
+    static const char *const names[] = {"index",  "index0",   "revindex", "revindex0",
+                                        "first",  "last",     "length",   "depth",
+                                        "depth0", "previtem", "nextitem"};
     int64_t i = loop->index, count = loop->count;
     const value absent = value_undefined(name, size);
     const value answers[] = {value_int(i + 1),
@@ -77,7 +80,8 @@ static bool slice(render *r, const node *n, value *out)
     return value_slice(r, of, bounds, out);
 }
 
-// --- arithmetic ------------------------------------------------------------------------------------
+// --- arithmetic
+// ------------------------------------------------------------------------------------
 
 static bool is_integer(value v)
 {
@@ -252,7 +256,8 @@ static bool binary(render *r, const node *n, value *out)
         return joined(r, a, b, out);
     if (n->op == OP_MULTIPLY && sequences && is_integer(b))
         return repeat(r, a, integer_of(b), out);
-    if (n->op == OP_MULTIPLY && is_integer(a) && (b.type == V_STRING || b.type == V_LIST || b.type == V_TUPLE))
+    if (n->op == OP_MULTIPLY && is_integer(a) &&
+        (b.type == V_STRING || b.type == V_LIST || b.type == V_TUPLE))
         return repeat(r, b, integer_of(a), out);
     if (is_integer(a) && is_integer(b))
         return integers(r, n->op, integer_of(a), integer_of(b), out);
@@ -278,7 +283,8 @@ static bool sign(render *r, const node *n, value *out)
     return true;
 }
 
-// --- logic -----------------------------------------------------------------------------------------
+// --- logic
+// -----------------------------------------------------------------------------------------
 
 static bool compare_two(render *r, node_operator op, value a, value b, bool *out)
 {
@@ -339,7 +345,8 @@ static bool choice(render *r, const node *n, value *out)
     return n->child.count < 3 || bd_evaluate(r, n->child.items[2], out);
 }
 
-// --- containers and calls --------------------------------------------------------------------------
+// --- containers and calls
+// --------------------------------------------------------------------------
 
 static bool list(render *r, const node *n, value *out)
 {
@@ -359,7 +366,8 @@ static bool dict(render *r, const node *n, value *out)
         return false;
     for (int64_t i = 0; i + 1 < n->child.count; i += 2) {
         value key, item;
-        if (!bd_evaluate(r, n->child.items[i], &key) || !bd_evaluate(r, n->child.items[i + 1], &item))
+        if (!bd_evaluate(r, n->child.items[i], &key) ||
+            !bd_evaluate(r, n->child.items[i + 1], &item))
             return false;
         r->at = n;
         if (key.type >= V_LIST)
@@ -406,7 +414,8 @@ static bool call(render *r, const node *n, value *out)
                bd_call_builtin(r, of.method->function, &args, out);
     value nothing = value_undefined(NULL, 0);
     if (of.type == V_FUNCTION)
-        return bd_evaluate_arguments(r, n, &nothing, &args) && bd_call_builtin(r, of.function, &args, out);
+        return bd_evaluate_arguments(r, n, &nothing, &args) &&
+               bd_call_builtin(r, of.function, &args, out);
     return bd_render_fail(r, "%s cannot be called", value_type_name(of));
 }
 

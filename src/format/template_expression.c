@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- constants -------------------------------------------------------------------------------------
+// --- constants
+// -------------------------------------------------------------------------------------
 
 static int hex_digits(const char *text, size_t left, int count, int32_t *out)
 {
@@ -106,7 +107,8 @@ static node *constant(parser *p, const token *at, value v)
     return n;
 }
 
-// --- primary expressions ---------------------------------------------------------------------------
+// --- primary expressions
+// ---------------------------------------------------------------------------
 
 static node *list_or_dict(parser *p, node_kind kind)
 {
@@ -175,7 +177,8 @@ static node *primary(parser *p)
     return NULL;
 }
 
-// --- what follows a primary expression -------------------------------------------------------------
+// --- what follows a primary expression
+// -------------------------------------------------------------
 
 // "(a, b, name=c)" behind a call, filter or test.
 static bool call_arguments(parser *p, node *n)
@@ -190,7 +193,8 @@ static bool call_arguments(parser *p, node *n)
         const token *at = p->at;
         if (bd_parse_is(p, "*") || bd_parse_is(p, "**"))
             return bd_parse_fail(p, at, "arguments with * or ** are not supported");
-        bool named = at->kind == T_NAME && at[1].kind == T_OPERATOR && at[1].size == 1 && *at[1].text == '=';
+        bool named =
+            at->kind == T_NAME && at[1].kind == T_OPERATOR && at[1].size == 1 && *at[1].text == '=';
         if (named)
             p->at += 2;
         if (!named && n->arguments.count && n->names[n->arguments.count - 1])
@@ -258,7 +262,8 @@ static node *subscript(parser *p, node *of)
         return NULL;
     if (bd_parse_accept(p, "]")) {
         n->kind = N_ITEM;
-        if (n->child.items[1]->kind == N_CONSTANT && n->child.items[1]->constant.type == V_UNDEFINED) {
+        if (n->child.items[1]->kind == N_CONSTANT &&
+            n->child.items[1]->constant.type == V_UNDEFINED) {
             bd_parse_fail(p, p->at - 1, "an index expected");
             return NULL;
         }
@@ -323,8 +328,9 @@ static bool begins_test_argument(const parser *p)
     if (at->kind == T_STRING || at->kind == T_INTEGER || at->kind == T_FLOAT)
         return true;
     if (at->kind == T_NAME)
-        return !bd_parse_is_name(p, "else") && !bd_parse_is_name(p, "or") && !bd_parse_is_name(p, "and") &&
-               !bd_parse_is_name(p, "is") && !bd_parse_is_name(p, "if") && !bd_parse_is_name(p, "in") &&
+        return !bd_parse_is_name(p, "else") && !bd_parse_is_name(p, "or") &&
+               !bd_parse_is_name(p, "and") && !bd_parse_is_name(p, "is") &&
+               !bd_parse_is_name(p, "if") && !bd_parse_is_name(p, "in") &&
                !bd_parse_is_name(p, "not");
     return bd_parse_is(p, "[") || bd_parse_is(p, "{");
 }
@@ -375,7 +381,8 @@ node *bd_parse_filters(parser *p, node *n, bool bare)
     return n;
 }
 
-// --- operators -------------------------------------------------------------------------------------
+// --- operators
+// -------------------------------------------------------------------------------------
 
 // A sign binds closer than filters: -1|abs is (-1)|abs.
 static node *signed_value(parser *p, bool filters)
@@ -497,7 +504,8 @@ static node *logical(parser *p, node_kind kind)
     node *n = kind == N_OR ? logical(p, N_AND) : negation(p);
     while (n && bd_parse_is_name(p, word)) {
         node *both = around(p, kind, p->at++->at, n);
-        if (!both || !bd_parse_append(p, &both->child, kind == N_OR ? logical(p, N_AND) : negation(p)))
+        if (!both ||
+            !bd_parse_append(p, &both->child, kind == N_OR ? logical(p, N_AND) : negation(p)))
             return NULL;
         n = both;
     }

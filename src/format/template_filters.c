@@ -18,7 +18,8 @@ static bool as_text(render *r, value v, value *out)
     return false;
 }
 
-// --- text ------------------------------------------------------------------------------------------
+// --- text
+// ------------------------------------------------------------------------------------------
 
 static bool filter_trim(render *r, const arguments *args, value *out)
 {
@@ -146,7 +147,8 @@ static bool filter_tojson(render *r, const arguments *args, value *out)
     return false;
 }
 
-// --- numbers ---------------------------------------------------------------------------------------
+// --- numbers
+// ---------------------------------------------------------------------------------------
 
 static bool filter_int(render *r, const arguments *args, value *out)
 {
@@ -162,7 +164,8 @@ static bool filter_int(render *r, const arguments *args, value *out)
         memcpy(text, bare.text, bare.size);
         text[bare.size] = 0;
         double real = strtod(text, &end);
-        if (bare.size && !*end && strspn(text, "0123456789+-.eE_") == bare.size && fabs(real) < 9e15)
+        if (bare.size && !*end && strspn(text, "0123456789+-.eE_") == bare.size &&
+            fabs(real) < 9e15)
             *out = value_int((int64_t)real);
     }
     return bd_charge(r, 1);
@@ -210,7 +213,8 @@ static bool filter_round(render *r, const arguments *args, value *out)
     char text[400];
     if (method.type == V_STRING && method.size == 4 && memcmp(method.text, "ceil", 4) == 0) {
         *out = value_real(ceil(x * scale) / scale);
-    } else if (method.type == V_STRING && method.size == 5 && memcmp(method.text, "floor", 5) == 0) {
+    } else if (method.type == V_STRING && method.size == 5 &&
+               memcmp(method.text, "floor", 5) == 0) {
         *out = value_real(floor(x * scale) / scale);
     } else { // printing rounds exactly, halves to even
         snprintf(text, sizeof text, "%.*f", (int)digits, x);
@@ -219,7 +223,8 @@ static bool filter_round(render *r, const arguments *args, value *out)
     return true;
 }
 
-// --- lists -----------------------------------------------------------------------------------------
+// --- lists
+// -----------------------------------------------------------------------------------------
 
 static bool filter_length(render *r, const arguments *args, value *out)
 {
@@ -334,7 +339,8 @@ static bool sort_key(render *r, value item, value path, bool case_sensitive, val
     return case_sensitive || out->type != V_STRING || text_change_case(r, *out, CASE_LOWER, out);
 }
 
-static bool merge_sort(render *r, value *items, value *keys, value *swap, int64_t count, bool reverse)
+static bool merge_sort(render *r, value *items, value *keys, value *swap, int64_t count,
+                       bool reverse)
 {
     if (count < 2)
         return true;
@@ -377,8 +383,8 @@ static bool filter_sort(render *r, const arguments *args, value *out)
     const value *items;
     int64_t count;
     return elements_of(r, args, &items, &count) &&
-           sorted(r, items, count, args->items[3], value_true(args->items[2]), value_true(args->items[1]),
-                  out);
+           sorted(r, items, count, args->items[3], value_true(args->items[2]),
+                  value_true(args->items[1]), out);
 }
 
 // dictsort(case_sensitive=false, by="key", reverse=false)
@@ -387,8 +393,8 @@ static bool filter_dictsort(render *r, const arguments *args, value *out)
     value items, by = args->items[2];
     bool by_value = by.type == V_STRING && by.size == 5 && memcmp(by.text, "value", 5) == 0;
     return filter_items(r, args, &items) &&
-           sorted(r, items.list->items, items.list->count, value_int(by_value), value_true(args->items[1]),
-                  value_true(args->items[3]), out);
+           sorted(r, items.list->items, items.list->count, value_int(by_value),
+                  value_true(args->items[1]), value_true(args->items[3]), out);
 }
 
 static bool filter_unique(render *r, const arguments *args, value *out)
@@ -479,7 +485,8 @@ static bool filter_join(render *r, const arguments *args, value *out)
     return text_join(r, list, between, out);
 }
 
-// --- filters that take filters and tests -----------------------------------------------------------
+// --- filters that take filters and tests
+// -----------------------------------------------------------
 
 // map("upper"), map(attribute="a.b", default=x)
 static bool filter_map(render *r, const arguments *args, value *out)
@@ -506,7 +513,8 @@ static bool filter_map(render *r, const arguments *args, value *out)
         given[0] = items[i];
         for (int64_t k = 1; k < inner.count; k++)
             given[k] = args->items[k + 1];
-        if (!(filter ? bd_call_builtin(r, filter, &inner, &mapped) : path_of(r, items[i], path, &mapped)))
+        if (!(filter ? bd_call_builtin(r, filter, &inner, &mapped)
+                     : path_of(r, items[i], path, &mapped)))
             return false;
         if (mapped.type == V_UNDEFINED && absent.type != V_UNDEFINED)
             mapped = absent;
@@ -516,7 +524,8 @@ static bool filter_map(render *r, const arguments *args, value *out)
     return true;
 }
 
-// select("test", ...), selectattr("a.b", "test", ...) and their opposites. Without a test: is it true?
+// select("test", ...), selectattr("a.b", "test", ...) and their opposites. Without a test: is it
+// true?
 static bool select_by(render *r, const arguments *args, bool by_attribute, bool wanted, value *out)
 {
     const value *items;
@@ -535,7 +544,8 @@ static bool select_by(render *r, const arguments *args, bool by_attribute, bool 
     for (int64_t i = 0; i < count; i++) {
         value holds, given[9];
         arguments inner = {.items = given};
-        if (by_attribute ? !path_of(r, items[i], args->items[1], &given[0]) : (given[0] = items[i], false))
+        if (by_attribute ? !path_of(r, items[i], args->items[1], &given[0])
+                         : (given[0] = items[i], false))
             return false;
         inner.count = 1;
         for (int64_t k = first + 1; k < args->count && inner.count < 9; k++)

@@ -1,8 +1,8 @@
 /* template_internal.h - the parts of a template, for the files template_*.c only.
  *
  * Source text becomes tokens (template_lexer.c), tokens a tree (template_parser.c,
- * template_expression.c); the tree is walked to render (template_run.c, template_evaluate.c) with values
- * (template_value.c) and what templates may call (template_filters.c, template_methods.c).
+ * template_expression.c); the tree is walked to render (template_run.c, template_evaluate.c) with
+ * values (template_value.c) and what templates may call (template_filters.c, template_methods.c).
  */
 #ifndef BD_FORMAT_TEMPLATE_INTERNAL_H
 #define BD_FORMAT_TEMPLATE_INTERNAL_H
@@ -19,7 +19,8 @@ enum {
     BD_TEMPLATE_TEXT = 256 << 20,   // printed
 };
 
-// --- memory that goes away at once (template_value.c) ----------------------------------------------
+// --- memory that goes away at once (template_value.c)
+// ----------------------------------------------
 
 typedef struct {
     struct pool_chunk *chunks;
@@ -29,7 +30,8 @@ typedef struct {
 void *bd_pool_alloc(bd_pool *pool, size_t size); // zeroed; NULL: no memory, or past the limit
 void bd_pool_free(bd_pool *pool);
 
-// --- values ----------------------------------------------------------------------------------------
+// --- values
+// ----------------------------------------------------------------------------------------
 
 typedef enum {
     V_UNDEFINED,
@@ -98,7 +100,8 @@ struct loop_state {
     value changed; // what loop.changed() saw last
 };
 
-// --- the tree --------------------------------------------------------------------------------------
+// --- the tree
+// --------------------------------------------------------------------------------------
 
 typedef enum {
     // expressions
@@ -122,16 +125,16 @@ typedef enum {
     N_COMPARE, // child 0 op child 1 op child 2 ...; operators in ops
     N_CHOICE,  // child 0 if child 1 else child 2 (may be NULL)
     // statements
-    N_TEXT,       // text
-    N_PRINT,      // child 0
-    N_FOR,        // children: target, iterable, condition or NULL; body, other
-    N_IF,         // child 0: condition; body, other
-    N_SET,        // children: target, value
-    N_SET_BLOCK,  // child 0: target; body; filters as children 1 ...
-    N_MACRO,      // symbol, parameters as children (N_NAME), defaults in arguments; body
-    N_WITH,       // children: target, value, ...; body
+    N_TEXT,         // text
+    N_PRINT,        // child 0
+    N_FOR,          // children: target, iterable, condition or NULL; body, other
+    N_IF,           // child 0: condition; body, other
+    N_SET,          // children: target, value
+    N_SET_BLOCK,    // child 0: target; body; filters as children 1 ...
+    N_MACRO,        // symbol, parameters as children (N_NAME), defaults in arguments; body
+    N_WITH,         // children: target, value, ...; body
     N_FILTER_BLOCK, // child 0: a filter applied to N_CONSTANT ""; body
-    N_GENERATION, // body
+    N_GENERATION,   // body
     N_BREAK,
     N_CONTINUE,
 } node_kind;
@@ -171,12 +174,12 @@ struct node {
     int32_t symbol; // of N_NAME, N_MACRO
     value constant;
     node_list child;
-    node_list arguments;    // positional ones, then those with names
-    const char **names;     // of the arguments, NULL: positional
-    node_operator *ops;     // of N_COMPARE, one for each child after the first
-    node_list body, other;  // statements
-    bool negated;           // is not
-    const void *builtin;    // the filter or test
+    node_list arguments;   // positional ones, then those with names
+    const char **names;    // of the arguments, NULL: positional
+    node_operator *ops;    // of N_COMPARE, one for each child after the first
+    node_list body, other; // statements
+    bool negated;          // is not
+    const void *builtin;   // the filter or test
 };
 
 struct bd_template {
@@ -193,7 +196,8 @@ struct bd_template {
 bool bd_template_fail(const bd_template *t, size_t at, bd_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-// --- tokens ----------------------------------------------------------------------------------------
+// --- tokens
+// ----------------------------------------------------------------------------------------
 
 typedef enum {
     T_TEXT,
@@ -222,23 +226,24 @@ typedef struct {
 
 bool bd_template_lex(const bd_template *t, token_list *tokens, bd_error *err);
 
-// --- parsing ---------------------------------------------------------------------------------------
+// --- parsing
+// ---------------------------------------------------------------------------------------
 
 typedef struct {
     bd_template *t;
     const token *at;
-    int depth;       // of nesting
-    int loops;       // around the statement
+    int depth; // of nesting
+    int loops; // around the statement
     bd_error *err;
 } parser;
 
 bool bd_parse_template(bd_template *t, const token_list *tokens, bd_error *err);
 
-node *bd_parse_expression(parser *p);  // with "if ... else ..."
-node *bd_parse_no_choice(parser *p);   // without: what "for x in" is followed by
+node *bd_parse_expression(parser *p);         // with "if ... else ..."
+node *bd_parse_no_choice(parser *p);          // without: what "for x in" is followed by
 node *bd_parse_tuple(parser *p, bool choice); // a, b, c
-node *bd_parse_target(parser *p);      // what set and for assign to
-node *bd_parse_variable(parser *p);    // one name
+node *bd_parse_target(parser *p);             // what set and for assign to
+node *bd_parse_variable(parser *p);           // one name
 /* first | filter | filter; bare: without the first bar. */
 node *bd_parse_filters(parser *p, node *first, bool bare);
 
@@ -254,7 +259,8 @@ int32_t bd_parse_symbol(parser *p, const token *name);
 bool bd_parse_enter(parser *p); // one level deeper; false: too deep
 void bd_parse_describe(const token *at, char out[60]);
 
-// --- rendering -------------------------------------------------------------------------------------
+// --- rendering
+// -------------------------------------------------------------------------------------
 
 typedef struct binding {
     struct binding *next;
@@ -265,6 +271,7 @@ typedef struct binding {
 typedef struct scope {
     struct scope *parent;
     binding *first;
+    bool kept; // a macro remembers it
 } scope;
 
 struct macro_value {
@@ -275,15 +282,17 @@ struct macro_value {
 typedef struct {
     const bd_template *t;
     bd_pool pool;
-    bd_text *out;     // where printing goes now
-    int captures;     // how many captures are around; 0: out is the rendered text
+    bd_text *out; // where printing goes now
+    int captures; // how many captures are around; 0: out is the rendered text
     bd_template_output *output;
     const bd_template_options *options;
-    value *globals;   // by symbol
+    value *globals; // by symbol
     scope *scope;
+    scope *spare_scopes; // closed ones, to be used again
+    binding *spare_bindings;
     int depth;
     int64_t steps;
-    const node *at;   // for errors
+    const node *at; // for errors
     bd_error *err;
 } render;
 
@@ -307,7 +316,8 @@ bool bd_render_no_memory(render *r);
 bool bd_charge(render *r, int64_t elements); // steps for touching so many bytes or elements
 bool bd_print(render *r, const char *text, size_t size);
 
-// --- values: making and asking (template_value.c) --------------------------------------------------
+// --- values: making and asking (template_value.c)
+// --------------------------------------------------
 
 value value_bool(bool b);
 value value_int(int64_t i);
@@ -352,7 +362,8 @@ bool value_write_json(render *r, value v, const json_style *style, int depth, bd
 bool value_slice(render *r, value v, const value bounds[3], value *out);
 bool value_item(render *r, value container, value key, value *out); // undefined when not there
 
-// --- what templates may call -----------------------------------------------------------------------
+// --- what templates may call
+// -----------------------------------------------------------------------
 
 typedef bool (*builtin_function)(render *r, const arguments *args, value *out);
 
@@ -375,6 +386,7 @@ const template_function *bd_find_method(value self, const char *name, size_t siz
 
 /* Put arguments with names into their places; absent ones are V_UNDEFINED. All callables are called
  * this way: `call` sees least + 1 to most + 1 items. */
-bool bd_call_builtin(render *r, const template_function *function, const arguments *args, value *out);
+bool bd_call_builtin(render *r, const template_function *function, const arguments *args,
+                     value *out);
 
 #endif

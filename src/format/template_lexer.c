@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Between tags, text; in tags, tokens. A sign inside a tag's brackets says what happens to the white
-// space outside: "-" takes all of it, "+" leaves it. Without a sign a block or comment that stands
-// first on its line takes the blanks before it (lstrip_blocks) and the newline behind it (trim_blocks).
+// Between tags, text; in tags, tokens. A sign inside a tag's brackets says what happens to the
+// white space outside: "-" takes all of it, "+" leaves it. Without a sign a block or comment that
+// stands first on its line takes the blanks before it (lstrip_blocks) and the newline behind it
+// (trim_blocks).
 
 typedef struct {
     const bd_template *t;
@@ -79,7 +80,8 @@ static char sign_at(const lexer *l, size_t at)
     return at < l->size && (l->source[at] == '-' || l->source[at] == '+') ? l->source[at] : 0;
 }
 
-// --- text ------------------------------------------------------------------------------------------
+// --- text
+// ------------------------------------------------------------------------------------------
 
 // The text [begin, end) before a tag, shortened as the tag's sign asks.
 static bool add_text(lexer *l, size_t begin, size_t end, char sign, bool block)
@@ -165,7 +167,8 @@ static bool lex_raw(lexer *l, size_t begin)
     return fail(l, begin, "{% raw %} without {% endraw %}");
 }
 
-// --- inside tags -----------------------------------------------------------------------------------
+// --- inside tags
+// -----------------------------------------------------------------------------------
 
 static bool name_byte(char c)
 {
@@ -186,9 +189,9 @@ static bool lex_string(lexer *l)
 
 static size_t digits(const lexer *l, size_t at)
 {
-    while (at < l->size && (isdigit((unsigned char)l->source[at]) ||
-                            (l->source[at] == '_' && at + 1 < l->size &&
-                             isdigit((unsigned char)l->source[at + 1]))))
+    while (at < l->size &&
+           (isdigit((unsigned char)l->source[at]) || (l->source[at] == '_' && at + 1 < l->size &&
+                                                      isdigit((unsigned char)l->source[at + 1]))))
         at++;
     return at;
 }
@@ -281,7 +284,8 @@ bool bd_template_lex(const bd_template *t, token_list *tokens, bd_error *err)
     for (;;) {
         size_t text = l.at, tag = next_tag(&l), end;
         if (tag == l.size)
-            return (text == l.size || add(&l, T_TEXT, text, l.size)) && add(&l, T_END, l.size, l.size);
+            return (text == l.size || add(&l, T_TEXT, text, l.size)) &&
+                   add(&l, T_END, l.size, l.size);
         char kind = l.source[tag + 1], sign = sign_at(&l, tag + 2), close_sign;
         if (!add_text(&l, text, tag, sign, kind != '{'))
             return false;

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-// --- work on texts ---------------------------------------------------------------------------------
+// --- work on texts
+// ---------------------------------------------------------------------------------
 
 static bool python_space(int32_t c)
 {
@@ -78,7 +79,8 @@ bool text_replace(render *r, value v, value from, value to, int64_t most, value 
     if (from.type != V_STRING || to.type != V_STRING)
         return bd_render_fail(r, "replace takes two texts");
     while (most != 0 && at <= v.size) {
-        const char *found = from.size ? memmem(v.text + at, v.size - at, from.text, from.size) : v.text + at;
+        const char *found =
+            from.size ? memmem(v.text + at, v.size - at, from.text, from.size) : v.text + at;
         if (!found)
             break;
         bd_text_add(&text, v.text + at, (size_t)(found - (v.text + at)));
@@ -105,7 +107,8 @@ bool text_replace(render *r, value v, value from, value to, int64_t most, value 
     return value_take_text(r, &text, out);
 }
 
-// --- splitting -------------------------------------------------------------------------------------
+// --- splitting
+// -------------------------------------------------------------------------------------
 
 static bool split_spaces(render *r, value v, int64_t most, value *out)
 {
@@ -113,12 +116,14 @@ static bool split_spaces(render *r, value v, int64_t most, value *out)
     while (rest.size) {
         size_t end = 0, next = 0;
         if (most >= 0 && out->list->count == most)
-            return value_append(r, out->list, text_strip(rest, value_undefined(NULL, 0), false, true));
+            return value_append(r, out->list,
+                                text_strip(rest, value_undefined(NULL, 0), false, true));
         while (end < rest.size && !python_space(bd_utf8_next(rest.text, &next)))
             end = next;
         if (!value_append(r, out->list, value_text(rest.text, end)))
             return false;
-        rest = text_strip(value_text(rest.text + end, rest.size - end), value_undefined(NULL, 0), true, false);
+        rest = text_strip(value_text(rest.text + end, rest.size - end), value_undefined(NULL, 0),
+                          true, false);
     }
     return true;
 }
@@ -173,7 +178,8 @@ static bool split(render *r, const arguments *args, bool right, value *out)
     if (right)
         return split_right(r, v, by, most, out);
     size_t at = 0;
-    for (const char *found; most != 0 && (found = memmem(v.text + at, v.size - at, by.text, by.size));
+    for (const char *found;
+         most != 0 && (found = memmem(v.text + at, v.size - at, by.text, by.size));
          most -= most > 0) {
         if (!value_append(r, out->list, value_text(v.text + at, (size_t)(found - (v.text + at)))))
             return false;
@@ -183,7 +189,8 @@ static bool split(render *r, const arguments *args, bool right, value *out)
            value_append(r, out->list, value_text(v.text + at, v.size - at));
 }
 
-// --- methods of texts ------------------------------------------------------------------------------
+// --- methods of texts
+// ------------------------------------------------------------------------------
 
 static bool method_split(render *r, const arguments *args, value *out)
 {
@@ -206,8 +213,8 @@ static bool method_splitlines(render *r, const arguments *args, value *out)
         while (at < v.size) {
             end = at;
             int32_t c = bd_utf8_next(v.text, &at);
-            bool breaks = (c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 ||
-                          c == 0x2029;
+            bool breaks = (c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 ||
+                          c == 0x2028 || c == 0x2029;
             if (c == '\r' && at < v.size && v.text[at] == '\n')
                 at++;
             if (breaks)
@@ -243,7 +250,8 @@ static bool method_rstrip(render *r, const arguments *args, value *out)
 
 static bool begins(value v, value with)
 {
-    return with.type == V_STRING && with.size <= v.size && memcmp(v.text, with.text, with.size) == 0;
+    return with.type == V_STRING && with.size <= v.size &&
+           memcmp(v.text, with.text, with.size) == 0;
 }
 
 static bool ends(value v, value with)
@@ -325,9 +333,9 @@ static bool find_in(render *r, const arguments *args, bool last, int64_t *at)
     value v = args->items[0], what = args->items[1];
     if (what.type != V_STRING)
         return bd_render_fail(r, "a text is looked for in a text, not %s", value_type_name(what));
-    const char *found = last          ? find_last(v.text, v.size, what)
-                        : what.size   ? memmem(v.text, v.size, what.text, what.size)
-                                      : v.text;
+    const char *found = last        ? find_last(v.text, v.size, what)
+                        : what.size ? memmem(v.text, v.size, what.text, what.size)
+                                    : v.text;
     *at = found ? (int64_t)bd_utf8_count(v.text, (size_t)(found - v.text)) : -1;
     return bd_charge(r, (int64_t)v.size / 16);
 }
@@ -365,8 +373,8 @@ static bool method_count_text(render *r, const arguments *args, value *out)
     int64_t count = 0;
     if (what.type != V_STRING || what.size == 0)
         return bd_render_fail(r, "count takes a text that is not empty");
-    for (const char *at = v.text; (at = memmem(at, v.size - (size_t)(at - v.text), what.text, what.size));
-         at += what.size)
+    for (const char *at = v.text;
+         (at = memmem(at, v.size - (size_t)(at - v.text), what.text, what.size)); at += what.size)
         count++;
     *out = value_int(count);
     return bd_charge(r, (int64_t)v.size / 16);
@@ -381,7 +389,8 @@ bool text_join(render *r, value list, value between, value *out)
         return false;
     bool ok = true;
     for (int64_t i = 0; ok && i < count; i++)
-        ok = (i == 0 || value_write(r, between, false, 0, &text)) && value_write(r, items[i], false, 0, &text);
+        ok = (i == 0 || value_write(r, between, false, 0, &text)) &&
+             value_write(r, items[i], false, 0, &text);
     if (ok)
         return value_take_text(r, &text, out);
     bd_text_free(&text);
@@ -410,12 +419,12 @@ static bool all_are(value v, char kind)
     return kind == 'u' || kind == 'l' ? cased : v.size > 0;
 }
 
-#define ALL_ARE(name, kind)                                                                            \
-    static bool method_##name(render *r, const arguments *args, value *out)                            \
-    {                                                                                                  \
-        (void)r;                                                                                       \
-        *out = value_bool(all_are(args->items[0], kind));                                              \
-        return true;                                                                                   \
+#define ALL_ARE(name, kind)                                                                        \
+    static bool method_##name(render *r, const arguments *args, value *out)                        \
+    {                                                                                              \
+        (void)r;                                                                                   \
+        *out = value_bool(all_are(args->items[0], kind));                                          \
+        return true;                                                                               \
     }
 ALL_ARE(isdigit, 'd')
 ALL_ARE(isalpha, 'a')
@@ -424,7 +433,8 @@ ALL_ARE(isspace, 's')
 ALL_ARE(isupper, 'u')
 ALL_ARE(islower, 'l')
 
-// --- methods of lists, dicts and loops -------------------------------------------------------------
+// --- methods of lists, dicts and loops
+// -------------------------------------------------------------
 
 static bool method_index_of(render *r, const arguments *args, value *out)
 {
@@ -453,8 +463,10 @@ bool dict_items(render *r, value v, value *out)
         return false;
     for (int64_t i = 0; i < v.dict->count; i++) {
         value pair;
-        if (!value_new_list(r, V_TUPLE, 2, &pair) || !value_append(r, pair.list, v.dict->entries[i].key) ||
-            !value_append(r, pair.list, v.dict->entries[i].item) || !value_append(r, out->list, pair))
+        if (!value_new_list(r, V_TUPLE, 2, &pair) ||
+            !value_append(r, pair.list, v.dict->entries[i].key) ||
+            !value_append(r, pair.list, v.dict->entries[i].item) ||
+            !value_append(r, out->list, pair))
             return false;
     }
     return true;
@@ -469,7 +481,8 @@ static bool method_keys(render *r, const arguments *args, value *out)
 {
     const value *items;
     int64_t count;
-    if (!value_elements(r, args->items[0], &items, &count) || !value_new_list(r, V_LIST, count, out))
+    if (!value_elements(r, args->items[0], &items, &count) ||
+        !value_new_list(r, V_LIST, count, out))
         return false;
     for (int64_t i = 0; i < count; i++)
         if (!value_append(r, out->list, items[i]))
@@ -529,34 +542,33 @@ static bool method_forbidden(render *r, const arguments *args, value *out)
 
 const template_function *bd_find_method(value self, const char *name, size_t size)
 {
-    static const template_function of_text[] = {
-        {"split", method_split, 0, 2, "sep maxsplit"},
-        {"rsplit", method_rsplit, 0, 2, "sep maxsplit"},
-        {"splitlines", method_splitlines, 0, 1, "keepends"},
-        {"strip", method_strip, 0, 1, NULL},
-        {"lstrip", method_lstrip, 0, 1, NULL},
-        {"rstrip", method_rstrip, 0, 1, NULL},
-        {"startswith", method_startswith, 1, 1, NULL},
-        {"endswith", method_endswith, 1, 1, NULL},
-        {"removeprefix", method_removeprefix, 1, 1, NULL},
-        {"removesuffix", method_removesuffix, 1, 1, NULL},
-        {"upper", method_upper, 0, 0, NULL},
-        {"lower", method_lower, 0, 0, NULL},
-        {"capitalize", method_capitalize, 0, 0, NULL},
-        {"title", method_title, 0, 0, NULL},
-        {"replace", method_replace, 2, 3, "old new count"},
-        {"find", method_find, 1, 1, NULL},
-        {"rfind", method_rfind, 1, 1, NULL},
-        {"index", method_index_of_text, 1, 1, NULL},
-        {"count", method_count_text, 1, 1, NULL},
-        {"join", method_join, 1, 1, NULL},
-        {"isdigit", method_isdigit, 0, 0, NULL},
-        {"isalpha", method_isalpha, 0, 0, NULL},
-        {"isalnum", method_isalnum, 0, 0, NULL},
-        {"isspace", method_isspace, 0, 0, NULL},
-        {"isupper", method_isupper, 0, 0, NULL},
-        {"islower", method_islower, 0, 0, NULL},
-        {NULL, NULL, 0, 0, NULL}};
+    static const template_function of_text[] = {{"split", method_split, 0, 2, "sep maxsplit"},
+                                                {"rsplit", method_rsplit, 0, 2, "sep maxsplit"},
+                                                {"splitlines", method_splitlines, 0, 1, "keepends"},
+                                                {"strip", method_strip, 0, 1, NULL},
+                                                {"lstrip", method_lstrip, 0, 1, NULL},
+                                                {"rstrip", method_rstrip, 0, 1, NULL},
+                                                {"startswith", method_startswith, 1, 1, NULL},
+                                                {"endswith", method_endswith, 1, 1, NULL},
+                                                {"removeprefix", method_removeprefix, 1, 1, NULL},
+                                                {"removesuffix", method_removesuffix, 1, 1, NULL},
+                                                {"upper", method_upper, 0, 0, NULL},
+                                                {"lower", method_lower, 0, 0, NULL},
+                                                {"capitalize", method_capitalize, 0, 0, NULL},
+                                                {"title", method_title, 0, 0, NULL},
+                                                {"replace", method_replace, 2, 3, "old new count"},
+                                                {"find", method_find, 1, 1, NULL},
+                                                {"rfind", method_rfind, 1, 1, NULL},
+                                                {"index", method_index_of_text, 1, 1, NULL},
+                                                {"count", method_count_text, 1, 1, NULL},
+                                                {"join", method_join, 1, 1, NULL},
+                                                {"isdigit", method_isdigit, 0, 0, NULL},
+                                                {"isalpha", method_isalpha, 0, 0, NULL},
+                                                {"isalnum", method_isalnum, 0, 0, NULL},
+                                                {"isspace", method_isspace, 0, 0, NULL},
+                                                {"isupper", method_isupper, 0, 0, NULL},
+                                                {"islower", method_islower, 0, 0, NULL},
+                                                {NULL, NULL, 0, 0, NULL}};
     static const template_function of_list[] = {{"index", method_index_of, 1, 1, NULL},
                                                 {"count", method_count_items, 1, 1, NULL},
                                                 {"append", method_forbidden, 0, -1, NULL},
@@ -574,11 +586,11 @@ const template_function *bd_find_method(value self, const char *name, size_t siz
     static const template_function of_loop[] = {{"cycle", method_cycle, 0, -1, NULL},
                                                 {"changed", method_changed, 0, -1, NULL},
                                                 {NULL, NULL, 0, 0, NULL}};
-    const template_function *list = self.type == V_STRING                            ? of_text
+    const template_function *list = self.type == V_STRING                         ? of_text
                                     : self.type == V_LIST || self.type == V_TUPLE ? of_list
-                                    : self.type == V_DICT                          ? of_dict
-                                    : self.type == V_LOOP                          ? of_loop
-                                                                                   : NULL;
+                                    : self.type == V_DICT                         ? of_dict
+                                    : self.type == V_LOOP                         ? of_loop
+                                                                                  : NULL;
     for (; list && list->name; list++)
         if (strlen(list->name) == size && memcmp(list->name, name, size) == 0)
             return list;

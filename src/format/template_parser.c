@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- errors with a place ---------------------------------------------------------------------------
+// --- errors with a place
+// ---------------------------------------------------------------------------
 
-static bool fail_at(const bd_template *t, size_t at, bd_error *err, const char *format, va_list list)
+static bool fail_at(const bd_template *t, size_t at, bd_error *err, const char *format,
+                    va_list list)
 {
     char what[600];
     int line = 1, column = 1;
@@ -55,7 +57,8 @@ static bool unexpected(parser *p, const char *wanted)
     return bd_parse_fail(p, p->at, "%s expected, found %s", wanted, words);
 }
 
-// --- tools of the parser ---------------------------------------------------------------------------
+// --- tools of the parser
+// ---------------------------------------------------------------------------
 
 node *bd_parse_node(parser *p, node_kind kind, size_t at)
 {
@@ -128,11 +131,13 @@ int32_t bd_parse_symbol(parser *p, const token *name)
 {
     bd_template *t = p->t;
     for (int32_t i = 0; i < t->symbol_count; i++)
-        if (strlen(t->symbols[i]) == name->size && memcmp(t->symbols[i], name->text, name->size) == 0)
+        if (strlen(t->symbols[i]) == name->size &&
+            memcmp(t->symbols[i], name->text, name->size) == 0)
             return i;
     if (t->symbol_count == t->symbol_room) {
         int32_t room = t->symbol_room ? t->symbol_room * 2 : 32;
-        const char **larger = room <= 4096 ? bd_pool_alloc(&t->pool, (size_t)room * sizeof *larger) : NULL;
+        const char **larger =
+            room <= 4096 ? bd_pool_alloc(&t->pool, (size_t)room * sizeof *larger) : NULL;
         if (!larger) {
             bd_parse_fail(p, name, "more than 4096 variables, or no memory");
             return -1;
@@ -152,7 +157,8 @@ int32_t bd_parse_symbol(parser *p, const token *name)
     return t->symbol_count++;
 }
 
-// --- statements ------------------------------------------------------------------------------------
+// --- statements
+// ------------------------------------------------------------------------------------
 
 static bool body_until(parser *p, node_list *body, const char *const *ends);
 
@@ -208,7 +214,8 @@ static node *statement_for(parser *p, node *n)
 
 static node *statement_if(parser *p, node *n)
 {
-    static const char *const ends[] = {"elif", "else", "endif", NULL}, *const end[] = {"endif", NULL};
+    static const char *const ends[] = {"elif", "else", "endif", NULL}, *const end[] = {"endif",
+                                                                                       NULL};
     node *now = n;
     // "elif" is an if in the other branch; written as a loop, since there may be many.
     for (;;) {
@@ -299,7 +306,8 @@ static node *statement_filter(parser *p, node *n)
         return NULL;
     inside->constant = value_text("", 0);
     node *filtered = bd_parse_filters(p, inside, true);
-    return bd_parse_append(p, &n->child, filtered) && whole_body(p, &n->body, "endfilter") ? n : NULL;
+    return bd_parse_append(p, &n->child, filtered) && whole_body(p, &n->body, "endfilter") ? n
+                                                                                           : NULL;
 }
 
 static node *statement_generation(parser *p, node *n)
@@ -347,9 +355,15 @@ static node *statement(parser *p)
         unexpected(p, "the name of a statement");
         return NULL;
     }
-    bd_parse_fail(p, name, "the statement \"%.*s\" is not supported here (supported: for, if, set, macro, "
-                           "with, filter, generation, raw, break, continue)",
-                  (int)name->size, name->text);
+    if ((name->size > 3 && memcmp(name->text, "end", 3) == 0) || is_text(name, T_NAME, "else") ||
+        is_text(name, T_NAME, "elif"))
+        bd_parse_fail(p, name, "\"%.*s\" belongs to no statement here", (int)name->size,
+                      name->text);
+    else
+        bd_parse_fail(p, name,
+                      "the statement \"%.*s\" is not supported (supported: for, if, set, macro, "
+                      "with, filter, generation, raw, break, continue)",
+                      (int)name->size, name->text);
     return NULL;
 }
 
@@ -382,9 +396,11 @@ static bool body_until(parser *p, node_list *body, const char *const *ends)
     while (ok) {
         node *n = NULL;
         if (p->at->kind == T_END) {
+            while (ends && ends[1])
+                ends++; // the last one closes the statement
             if (ends)
-                ok = bd_parse_fail(p, p->at, "the template ends where \"%s\" was expected",
-                                   ends[1] ? ends[1] : ends[0]);
+                ok =
+                    bd_parse_fail(p, p->at, "the template ends where \"%s\" was expected", ends[0]);
             break;
         }
         if (p->at->kind == T_TEXT) {
@@ -416,7 +432,8 @@ bool bd_parse_template(bd_template *t, const token_list *tokens, bd_error *err)
     return bd_parse_symbol(&p, &loop) == BD_SYMBOL_LOOP && body_until(&p, &t->body, NULL);
 }
 
-// --- compiling -------------------------------------------------------------------------------------
+// --- compiling
+// -------------------------------------------------------------------------------------
 
 // Newlines as "\n", and without the one at the very end.
 static size_t normalize_newlines(const char *source, size_t size, char *out)

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- errors, steps, printing -----------------------------------------------------------------------
+// --- errors, steps, printing
+// -----------------------------------------------------------------------
 
 bool bd_render_fail(render *r, const char *format, ...)
 {
@@ -38,8 +39,8 @@ bool bd_print(render *r, const char *text, size_t size)
     return (!r->out->failed || bd_render_no_memory(r)) && bd_charge(r, (int64_t)size / 64);
 }
 
-static bool add_span(render *r, bd_template_span **spans, int64_t *count, int64_t *room, size_t begin,
-                     int64_t index)
+static bool add_span(render *r, bd_template_span **spans, int64_t *count, int64_t *room,
+                     size_t begin, int64_t index)
 {
     if (*count == *room) {
         int64_t larger_room = *room ? *room * 2 : 16;
@@ -53,17 +54,39 @@ static bool add_span(render *r, bd_template_span **spans, int64_t *count, int64_
     return true;
 }
 
-// --- variables -------------------------------------------------------------------------------------
+// --- variables
+// -------------------------------------------------------------------------------------
 
+// A scope inside the one that is open. Loops open one for each element: closed ones are used again.
 static scope *scope_open(render *r)
 {
-    scope *s = bd_pool_alloc(&r->pool, sizeof *s);
-    if (!s) {
+    scope *s = r->spare_scopes;
+    if (s) {
+        r->spare_scopes = s->parent;
+        *s = (scope){0};
+    } else if (!(s = bd_pool_alloc(&r->pool, sizeof *s))) {
         bd_render_no_memory(r);
         return NULL;
     }
     s->parent = r->scope;
     return r->scope = s;
+}
+
+// Back to `outer`, which the open scope was opened in.
+static void scope_close(render *r, scope *outer)
+{
+    scope *s = r->scope;
+    r->scope = outer;
+    if (s == outer || s->kept)
+        return;
+    while (s->first) {
+        binding *next = s->first->next;
+        s->first->next = r->spare_bindings;
+        r->spare_bindings = s->first;
+        s->first = next;
+    }
+    s->parent = r->spare_scopes;
+    r->spare_scopes = s;
 }
 
 static bool bind(render *r, int32_t symbol, value item)
@@ -72,8 +95,10 @@ static bool bind(render *r, int32_t symbol, value item)
     while (b && b->symbol != symbol)
         b = b->next;
     if (!b) {
-        b = bd_pool_alloc(&r->pool, sizeof *b);
-        if (!b)
+        b = r->spare_bindings;
+        if (b)
+            r->spare_bindings = b->next;
+        else if (!(b = bd_pool_alloc(&r->pool, sizeof *b)))
             return bd_render_no_memory(r);
         *b = (binding){r->scope->first, symbol, item};
         r->scope->first = b;
@@ -109,7 +134,8 @@ bool bd_assign(render *r, const node *target, value item)
     return true;
 }
 
-// --- capturing -------------------------------------------------------------------------------------
+// --- capturing
+// -------------------------------------------------------------------------------------
 
 // Run a body with what it prints going into `text`, and what it sets going nowhere.
 static bool capture(render *r, const node_list *body, bd_text *text, int *jump)
@@ -121,13 +147,15 @@ static bool capture(render *r, const node_list *body, bd_text *text, int *jump)
     bool ok = scope_open(r) && bd_run_body(r, body, jump);
     r->captures--;
     r->out = outer;
-    r->scope = around;
+    if (ok)
+        scope_close(r, around);
     return ok;
 }
 
 static bool is_named(const char *name, const node *parameter)
 {
-    return strlen(name) == parameter->text_size && memcmp(name, parameter->text, parameter->text_size) == 0;
+    return strlen(name) == parameter->text_size &&
+           memcmp(name, parameter->text, parameter->text_size) == 0;
 }
 
 // Is every argument with a name one of the macro's parameters?
@@ -138,8 +166,8 @@ static bool known_names(render *r, const node *macro, const arguments *args)
         for (int64_t i = 0; i < macro->child.count; i++)
             known = known || is_named(args->names[k], macro->child.items[i]);
         if (!known)
-            return bd_render_fail(r, "macro %.*s takes no \"%s\"", (int)macro->text_size, macro->text,
-                                  args->names[k]);
+            return bd_render_fail(r, "macro %.*s takes no \"%s\"", (int)macro->text_size,
+                                  macro->text, args->names[k]);
     }
     return true;
 }
@@ -148,7 +176,8 @@ static bool known_names(render *r, const node *macro, const arguments *args)
 static bool bind_parameter(render *r, const node *macro, const arguments *args, int64_t i)
 {
     const node *parameter = macro->child.items[i];
-    int64_t placed = args->count - args->named, first_default = macro->child.count - macro->arguments.count;
+    int64_t placed = args->count - args->named,
+            first_default = macro->child.count - macro->arguments.count;
     value item = value_undefined(parameter->text, parameter->text_size);
     bool given = i < placed;
     if (given)
@@ -158,7 +187,8 @@ static bool bind_parameter(render *r, const node *macro, const arguments *args, 
         if (given)
             item = args->items[placed + k];
     }
-    if (!given && i >= first_default && !bd_evaluate(r, macro->arguments.items[i - first_default], &item))
+    if (!given && i >= first_default &&
+        !bd_evaluate(r, macro->arguments.items[i - first_default], &item))
         return false;
     return bind(r, parameter->symbol, item);
 }
@@ -167,12 +197,13 @@ bool bd_run_macro(render *r, const macro_value *macro, const arguments *args, va
 {
     const node *definition = macro->definition;
     int64_t parameters = definition->child.count, placed = args->count - args->named;
-    scope *outer = r->scope;
+    scope *caller = r->scope;
     bd_text text = {0};
     int jump = 0;
     if (placed > parameters)
-        return bd_render_fail(r, "macro %.*s takes %lld arguments, not %lld", (int)definition->text_size,
-                              definition->text, (long long)parameters, (long long)placed);
+        return bd_render_fail(r, "macro %.*s takes %lld arguments, not %lld",
+                              (int)definition->text_size, definition->text, (long long)parameters,
+                              (long long)placed);
     if (!known_names(r, definition, args))
         return false;
     r->scope = macro->scope;
@@ -180,7 +211,8 @@ bool bd_run_macro(render *r, const macro_value *macro, const arguments *args, va
     for (int64_t i = 0; ok && i < parameters; i++)
         ok = bind_parameter(r, definition, args, i);
     ok = ok && capture(r, &definition->body, &text, &jump);
-    r->scope = outer;
+    if (ok)
+        scope_close(r, caller);
     if (ok)
         return value_take_text(r, &text, out);
     bd_text_free(&text);
@@ -209,7 +241,8 @@ static bool filtered_block(render *r, const node *n, const node *filters, value 
     return value_take_text(r, &text, &captured) && apply_filters(r, filters, captured, out);
 }
 
-// --- statements ------------------------------------------------------------------------------------
+// --- statements
+// ------------------------------------------------------------------------------------
 
 static bool run_print(render *r, const node *n)
 {
@@ -234,13 +267,12 @@ static bool select_elements(render *r, const node *n, const value **items, int64
     if (!value_new_list(r, V_LIST, 0, &kept))
         return false;
     for (int64_t i = 0; i < *count; i++) {
-        r->scope = outer;
         if (!scope_open(r) || !bd_assign(r, n->child.items[0], (*items)[i]) ||
             !bd_evaluate(r, n->child.items[2], &holds) ||
             (value_true(holds) && !value_append(r, kept.list, (*items)[i])))
             return false;
+        scope_close(r, outer);
     }
-    r->scope = outer;
     *items = kept.list->items;
     *count = kept.list->count;
     return true;
@@ -251,10 +283,10 @@ static bool run_iteration(render *r, const node *n, loop_state *loop, scope *out
     value item = loop->items[loop->index];
     size_t begin = r->out->size;
     int64_t watched = item.type == V_DICT && r->captures == 0 ? item.dict->watched : 0;
-    r->scope = outer;
     if (!scope_open(r) || !bind(r, BD_SYMBOL_LOOP, (value){.type = V_LOOP, .loop = loop}) ||
         !bd_assign(r, n->child.items[0], item) || !bd_run_body(r, &n->body, jump))
         return false;
+    scope_close(r, outer);
     bd_template_output *o = r->output;
     return !watched || r->out->size == begin ||
            add_span(r, &o->watched, &o->watched_count, &o->watched_room, begin, watched - 1);
@@ -280,7 +312,6 @@ static bool run_for(render *r, const node *n, int *jump)
         if (inner == N_BREAK)
             break;
     }
-    r->scope = outer;
     return loop->count > 0 || bd_run_body(r, &n->other, jump);
 }
 
@@ -312,7 +343,8 @@ static bool run_with(render *r, const node *n, int *jump)
         ok = ok && bd_assign(r, n->child.items[i], item);
     }
     ok = ok && bd_run_body(r, &n->body, jump);
-    r->scope = outer;
+    if (ok)
+        scope_close(r, outer);
     return ok;
 }
 
@@ -321,10 +353,12 @@ static bool run_generation(render *r, const node *n, int *jump)
     size_t begin = r->out->size;
     scope *outer = r->scope;
     if (r->captures)
-        return bd_render_fail(r, "a generation block inside a macro, set or filter block has no place in "
-                                 "the text");
+        return bd_render_fail(
+            r, "a generation block inside a macro, set or filter block has no place in "
+               "the text");
     bool ok = scope_open(r) && bd_run_body(r, &n->body, jump);
-    r->scope = outer;
+    if (ok)
+        scope_close(r, outer);
     bd_template_output *o = r->output;
     return ok && add_span(r, &o->generation, &o->generation_count, &o->generation_room, begin, 0);
 }
@@ -335,6 +369,8 @@ static bool run_macro_definition(render *r, const node *n)
     if (!macro)
         return bd_render_no_memory(r);
     *macro = (macro_value){n, r->scope};
+    for (scope *s = r->scope; s && !s->kept; s = s->parent)
+        s->kept = true;
     return bind(r, n->symbol, (value){.type = V_MACRO, .macro = macro});
 }
 
@@ -354,14 +390,16 @@ static bool run_statement(render *r, const node *n, int *jump)
     case N_SET:
         return bd_evaluate(r, n->child.items[1], &v) && bd_assign(r, n->child.items[0], v);
     case N_SET_BLOCK:
-        return filtered_block(r, n, n->child.items[1], &v, jump) && bd_assign(r, n->child.items[0], v);
+        return filtered_block(r, n, n->child.items[1], &v, jump) &&
+               bd_assign(r, n->child.items[0], v);
     case N_MACRO:
         return run_macro_definition(r, n);
     case N_WITH:
         return run_with(r, n, jump);
     case N_FILTER_BLOCK: {
         bd_text text = {0};
-        bool ok = filtered_block(r, n, n->child.items[0], &v, jump) && value_write(r, v, false, 0, &text) &&
+        bool ok = filtered_block(r, n, n->child.items[0], &v, jump) &&
+                  value_write(r, v, false, 0, &text) &&
                   bd_print(r, text.data ? text.data : "", text.size);
         bd_text_free(&text);
         return ok;
@@ -385,7 +423,8 @@ bool bd_run_body(render *r, const node_list *body, int *jump)
     return ok;
 }
 
-// --- the whole -------------------------------------------------------------------------------------
+// --- the whole
+// -------------------------------------------------------------------------------------
 
 static bool set_globals(render *r, json_t *variables)
 {
@@ -422,8 +461,9 @@ bool bd_template_render(const bd_template *t, json_t *variables, const bd_templa
     int jump = 0;
     bd_text_add_string(&out->text, "");
     r.globals = bd_pool_alloc(&r.pool, ((size_t)t->symbol_count + 1) * sizeof *r.globals);
-    bool ok = (r.globals || bd_render_no_memory(&r)) && scope_open(&r) && set_globals(&r, variables) &&
-              bd_run_body(&r, &t->body, &jump) && bd_text_check(&out->text, err);
+    bool ok = (r.globals || bd_render_no_memory(&r)) && scope_open(&r) &&
+              set_globals(&r, variables) && bd_run_body(&r, &t->body, &jump) &&
+              bd_text_check(&out->text, err);
     bd_pool_free(&r.pool);
     return ok;
 }

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- memory ----------------------------------------------------------------------------------------
+// --- memory
+// ----------------------------------------------------------------------------------------
 
 struct pool_chunk {
     struct pool_chunk *next;
@@ -42,7 +43,8 @@ void bd_pool_free(bd_pool *pool)
     *pool = (bd_pool){0};
 }
 
-// --- making ----------------------------------------------------------------------------------------
+// --- making
+// ----------------------------------------------------------------------------------------
 
 value value_bool(bool b)
 {
@@ -239,13 +241,14 @@ bool value_from_json(render *r, json_t *json, int depth, value *out)
     }
 }
 
-// --- asking ----------------------------------------------------------------------------------------
+// --- asking
+// ----------------------------------------------------------------------------------------
 
 const char *value_type_name(value v)
 {
-    static const char *const names[] = {"undefined", "None",      "bool", "int",    "float",
-                                        "text",      "list",      "tuple", "dict",  "namespace",
-                                        "loop",      "macro",     "function", "method"};
+    static const char *const names[] = {"undefined", "None",  "bool",     "int",   "float",
+                                        "text",      "list",  "tuple",    "dict",  "namespace",
+                                        "loop",      "macro", "function", "method"};
     return names[v.type];
 }
 
@@ -345,7 +348,8 @@ bool value_compare(render *r, value a, value b, int *order)
         // UTF-8 sorts as its characters do.
         size_t shared = a.size < b.size ? a.size : b.size;
         int difference = shared ? memcmp(a.text, b.text, shared) : 0;
-        *order = difference ? (difference > 0) - (difference < 0) : (a.size > b.size) - (a.size < b.size);
+        *order = difference ? (difference > 0) - (difference < 0)
+                            : (a.size > b.size) - (a.size < b.size);
         return bd_charge(r, (int64_t)shared / 64);
     }
     if (a.type == b.type && (a.type == V_LIST || a.type == V_TUPLE)) {
@@ -357,7 +361,8 @@ bool value_compare(render *r, value a, value b, int *order)
         *order = (a.list->count > b.list->count) - (a.list->count < b.list->count);
         return true;
     }
-    return bd_render_fail(r, "%s and %s cannot be compared", value_type_name(a), value_type_name(b));
+    return bd_render_fail(r, "%s and %s cannot be compared", value_type_name(a),
+                          value_type_name(b));
 }
 
 bool value_contains(render *r, value container, value item, bool *out)
@@ -369,7 +374,8 @@ bool value_contains(render *r, value container, value item, bool *out)
     case V_STRING:
         if (item.type != V_STRING)
             return bd_render_fail(r, "only text can be in a text, not %s", value_type_name(item));
-        *out = item.size == 0 || memmem(container.text, container.size, item.text, item.size) != NULL;
+        *out =
+            item.size == 0 || memmem(container.text, container.size, item.text, item.size) != NULL;
         return bd_charge(r, (int64_t)container.size / 64);
     case V_LIST:
     case V_TUPLE:
@@ -384,7 +390,8 @@ bool value_contains(render *r, value container, value item, bool *out)
     }
 }
 
-// --- elements --------------------------------------------------------------------------------------
+// --- elements
+// --------------------------------------------------------------------------------------
 
 bool value_elements(render *r, value v, const value **items, int64_t *count)
 {
@@ -429,7 +436,8 @@ static int64_t clamp(int64_t i, int64_t low, int64_t high)
 }
 
 // One bound of a slice: absent ones and None are the end that the step starts from or runs to.
-static bool slice_bound(render *r, value v, int64_t count, int64_t step, int64_t absent, int64_t *out)
+static bool slice_bound(render *r, value v, int64_t count, int64_t step, int64_t absent,
+                        int64_t *out)
 {
     if (v.type == V_UNDEFINED || v.type == V_NONE) {
         *out = absent;
@@ -451,7 +459,8 @@ bool value_slice(render *r, value v, const value bounds[3], value *out)
     if (bounds[2].type == V_INT)
         step = bounds[2].integer;
     else if (bounds[2].type != V_UNDEFINED && bounds[2].type != V_NONE)
-        return bd_render_fail(r, "a slice's step is %s, an int expected", value_type_name(bounds[2]));
+        return bd_render_fail(r, "a slice's step is %s, an int expected",
+                              value_type_name(bounds[2]));
     if (step == 0 || step < -INT32_MAX || step > INT32_MAX)
         return bd_render_fail(r, "a slice's step is %lld", (long long)step);
     if (!value_elements(r, v, &items, &count) ||
@@ -472,7 +481,8 @@ bool value_slice(render *r, value v, const value bounds[3], value *out)
 
 bool value_item(render *r, value container, value key, value *out)
 {
-    *out = value_undefined(key.type == V_STRING ? key.text : NULL, key.type == V_STRING ? key.size : 0);
+    *out = value_undefined(key.type == V_STRING ? key.text : NULL,
+                           key.type == V_STRING ? key.size : 0);
     switch (container.type) {
     case V_DICT:
     case V_NAMESPACE: {

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-// Python's repr of a float: the fewest digits that read back as the same number, with an exponent below
-// 1e-4 and from 1e16 on, and ".0" behind a whole number.
+// Python's repr of a float: the fewest digits that read back as the same number, with an exponent
+// below 1e-4 and from 1e16 on, and ".0" behind a whole number.
 void value_write_real(double d, bd_text *out)
 {
     if (!isfinite(d)) {
@@ -32,14 +32,16 @@ void value_write_real(double d, bd_text *out)
 // repr of a text: single quotes unless only they are inside; what is not printable is escaped.
 static void write_quoted(const char *text, size_t size, bd_text *out)
 {
-    bool single = memchr(text, '\'', size) != NULL, both = single && memchr(text, '"', size) != NULL;
+    bool single = memchr(text, '\'', size) != NULL,
+         both = single && memchr(text, '"', size) != NULL;
     char quote = single && !both ? '"' : '\'';
     bd_text_add_byte(out, quote);
     for (size_t at = 0; at < size;) {
         size_t begin = at;
         int32_t c = bd_utf8_next(text, &at);
         utf8proc_category_t category = utf8proc_category(c);
-        bool printable = c == ' ' || !(category == UTF8PROC_CATEGORY_CN || category >= UTF8PROC_CATEGORY_ZS);
+        bool printable =
+            c == ' ' || !(category == UTF8PROC_CATEGORY_CN || category >= UTF8PROC_CATEGORY_ZS);
         if (c == quote || c == '\\')
             bd_text_print(out, "\\%c", (char)c);
         else if (c == '\n' || c == '\r' || c == '\t')
@@ -47,7 +49,11 @@ static void write_quoted(const char *text, size_t size, bd_text *out)
         else if (printable)
             bd_text_add(out, text + begin, at - begin);
         else
-            bd_text_print(out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
+            bd_text_print(out,
+                          c < 0x100     ? "\\x%02x"
+                          : c < 0x10000 ? "\\u%04x"
+                                        : "\\U%08x",
+                          (unsigned)c);
     }
     bd_text_add_byte(out, quote);
 }
@@ -125,7 +131,8 @@ bool value_write(render *r, value v, bool quoted, int depth, bd_text *out)
     }
 }
 
-// --- JSON ------------------------------------------------------------------------------------------
+// --- JSON
+// ------------------------------------------------------------------------------------------
 
 static void write_json_text(const char *text, size_t size, bool ascii, bd_text *out)
 {

@@ -6,7 +6,8 @@
 
 #include "format/json.h"
 
-// --- making ----------------------------------------------------------------------------------------
+// --- making
+// ----------------------------------------------------------------------------------------
 
 static bd_tokenizer *tokenizer_new(const char *name, bd_error *err)
 {
@@ -80,21 +81,24 @@ bd_tokenizer *bd_tokenizer_parse(const char *json, size_t size, const char *what
     return t;
 }
 
-bd_tokenizer *bd_tokenizer_from_json(json_t *root, const char *what, const char *identity, bd_error *err)
+bd_tokenizer *bd_tokenizer_from_json(json_t *root, const char *what, const char *identity,
+                                     bd_error *err)
 {
     bd_tokenizer *t = tokenizer_new(what, err);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (t && identity)
         snprintf(t->identity, sizeof t->identity, "%s", identity);
-    if (!t || !own_source(t, text, text ? strlen(text) : 0, err) || !tokenizer_read_source(t, err)) {
+    if (!t || !own_source(t, text, text ? strlen(text) : 0, err) ||
+        !tokenizer_read_source(t, err)) {
         bd_tokenizer_close(t);
         return NULL;
     }
     return t;
 }
 
-// --- opening ---------------------------------------------------------------------------------------
+// --- opening
+// ---------------------------------------------------------------------------------------
 
 static bd_tokenizer *open_file(const char *path, bd_error *err)
 {
@@ -139,8 +143,10 @@ static bd_tokenizer *open_folder(const char *folder, bd_error *err)
     if (!there)
         t = open_pair(folder, "vocab.json", "merges.txt", &there, err);
     if (!there)
-        bd_fail(err, "%s: no tokenizer here (tokenizer.json, or encoder.json with vocab.bpe, or "
-                     "vocab.json with merges.txt)", folder);
+        bd_fail(err,
+                "%s: no tokenizer here (tokenizer.json, or encoder.json with vocab.bpe, or "
+                "vocab.json with merges.txt)",
+                folder);
     if (t) {
         // GPT-2's one special token is what begins and ends its texts.
         int32_t end = bd_tokenizer_find(t, "<|endoftext|>", 13);
@@ -165,10 +171,12 @@ bool bd_tokenizer_save(const bd_tokenizer *t, const char *folder, bd_error *err)
 {
     char path[BD_PATH];
     return bd_folder_make(folder, err) && bd_path_join(path, folder, "tokenizer.json", err) &&
-           bd_file_write(path, t->source, t->source_size, err) && bd_tokenizer_write_config(t, folder, err);
+           bd_file_write(path, t->source, t->source_size, err) &&
+           bd_tokenizer_write_config(t, folder, err);
 }
 
-// --- asking ----------------------------------------------------------------------------------------
+// --- asking
+// ----------------------------------------------------------------------------------------
 
 const char *bd_tokenizer_identity(const bd_tokenizer *t)
 {
@@ -256,7 +264,8 @@ const char *bd_tokenizer_chat_template(const bd_tokenizer *t)
     return t->chat_template;
 }
 
-// --- changing --------------------------------------------------------------------------------------
+// --- changing
+// --------------------------------------------------------------------------------------
 
 bool bd_tokenizer_set_role(bd_tokenizer *t, bd_token_role role, int32_t id, bd_error *err)
 {
@@ -291,7 +300,8 @@ static bool list_in_config(bd_tokenizer *t, int32_t id, json_t *token)
     return json_object_set_new(list, key, entry) == 0;
 }
 
-static bool add_to_source(bd_tokenizer *t, int32_t id, const char *text, bool special, bd_error *err)
+static bool add_to_source(bd_tokenizer *t, int32_t id, const char *text, bool special,
+                          bd_error *err)
 {
     json_t *token = bd_added_token_json(id, text, strlen(text), special);
     char *spelled = token && list_in_config(t, id, token) ? json_dumps(token, 0) : NULL;
@@ -312,7 +322,8 @@ int32_t bd_tokenizer_add(bd_tokenizer *t, const char *text, bool special, bd_err
 {
     size_t size = strlen(text);
     if (size == 0 || bd_utf8_valid(text, size) < size) {
-        bd_fail(err, "%s: a token of no text, or of text that is not UTF-8, cannot be added", t->name);
+        bd_fail(err, "%s: a token of no text, or of text that is not UTF-8, cannot be added",
+                t->name);
         return -1;
     }
     int32_t id = find_added(t, text, size);
@@ -326,7 +337,8 @@ int32_t bd_tokenizer_add(bd_tokenizer *t, const char *text, bool special, bd_err
         bd_fail(err, "%s: no room for another token", t->name);
         return -1;
     }
-    return add_to_source(t, id, text, special, err) && bd_tokenizer_put_added(t, token, text, size, err)
+    return add_to_source(t, id, text, special, err) &&
+                   bd_tokenizer_put_added(t, token, text, size, err)
                ? id
                : -1;
 }

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-// --- the trie --------------------------------------------------------------------------------------
+// --- the trie
+// --------------------------------------------------------------------------------------
 
 static int32_t trie_node(bd_trie *trie, uint8_t byte)
 {
@@ -16,7 +17,8 @@ static int32_t trie_node(bd_trie *trie, uint8_t byte)
         trie->nodes = larger;
         trie->room = room;
     }
-    trie->nodes[trie->count] = (bd_trie_node){.child = -1, .sibling = -1, .token = -1, .byte = byte};
+    trie->nodes[trie->count] =
+        (bd_trie_node){.child = -1, .sibling = -1, .token = -1, .byte = byte};
     return trie->count++;
 }
 
@@ -71,7 +73,8 @@ static int32_t longest_at(const bd_trie *trie, const char *text, int64_t size, i
     return found;
 }
 
-// --- what surrounds a match ------------------------------------------------------------------------
+// --- what surrounds a match
+// ------------------------------------------------------------------------
 
 static int32_t character_before(const char *text, int64_t at, int64_t *start)
 {
@@ -99,8 +102,9 @@ static bool is_word_character(int32_t c)
     case UTF8PROC_CATEGORY_PC:
         return true;
     default:
-        return c == 0x200c || c == 0x200d ||                                   // joiners
-               (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || // letters in frames
+        return c == 0x200c || c == 0x200d || // joiners
+               (c >= 0x24b6 && c <= 0x24e9) ||
+               (c >= 0x1f130 && c <= 0x1f149) || // letters in frames
                (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
     }
 }
@@ -152,8 +156,9 @@ bd_added_match bd_added_next(const bd_trie *trie, const bd_added_token *added, c
         match.begin = token->lstrip ? spaces_start(text, done, at) : at;
         match.end = token->rstrip ? spaces_end(text, size, end) : end;
         *from = end;
-        // A match that does not count still hides shorter ones inside it. Tokens made of spaces may lie
-        // in what an rstrip took: with lstrip nothing is left of them, without they count all the same.
+        // A match that does not count still hides shorter ones inside it. Tokens made of spaces may
+        // lie in what an rstrip took: with lstrip nothing is left of them, without they count all
+        // the same.
         if (match.begin < match.end && !(skip_special && token->special) &&
             !(token->single_word && !stands_alone(text, size, at, end)))
             return match;

@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Words repeat: a table of the last word seen per hash value answers most of them. An entry is whole or
-// overwritten, there is no searching on; it is one cache line, so that a look costs one miss.
+// Words repeat: a table of the last word seen per hash value answers most of them. An entry is
+// whole or overwritten, there is no searching on; it is one cache line, so that a look costs one
+// miss.
 enum { CACHE_ENTRIES = 1 << 15, CACHED_BYTES = 30, CACHED_IDS = 8 };
 
 typedef struct {
@@ -36,8 +37,8 @@ void bd_merger_close(bd_merger *merger)
     *merger = (bd_merger){0};
 }
 
-// A word of n bytes has n symbols; each pair is a candidate once at the start, and each of at most n - 1
-// merges makes two more.
+// A word of n bytes has n symbols; each pair is a candidate once at the start, and each of at most
+// n - 1 merges makes two more.
 static bool make_room(bd_merger *m, size_t size, bd_error *err)
 {
     if (size <= m->room)
@@ -59,7 +60,8 @@ static bool make_room(bd_merger *m, size_t size, bd_error *err)
     return true;
 }
 
-// --- a heap of candidate merges --------------------------------------------------------------------
+// --- a heap of candidate merges
+// --------------------------------------------------------------------
 
 static void heap_push(bd_candidate *heap, size_t *count, bd_candidate c)
 {
@@ -92,12 +94,15 @@ static void offer(bd_merger *m, size_t *count, const bd_vocabulary *v, int32_t l
     int32_t right = m->symbols[left].right;
     if (right < 0)
         return;
-    const bd_merge_slot *merge = bd_vocabulary_merge_of(v, m->symbols[left].id, m->symbols[right].id);
+    const bd_merge_slot *merge =
+        bd_vocabulary_merge_of(v, m->symbols[left].id, m->symbols[right].id);
     if (merge)
-        heap_push(m->heap, count, (bd_candidate){(uint64_t)merge->rank << 32 | (uint32_t)left, merge->result});
+        heap_push(m->heap, count,
+                  (bd_candidate){(uint64_t)merge->rank << 32 | (uint32_t)left, merge->result});
 }
 
-// --- one word --------------------------------------------------------------------------------------
+// --- one word
+// --------------------------------------------------------------------------------------
 
 static bool symbols_of(bd_merger *m, const bd_merge_rules *rules, const char *word, size_t size,
                        bd_error *err)
@@ -125,8 +130,8 @@ static void merge_all(bd_merger *m, const bd_vocabulary *v, size_t size)
         bd_symbol *a = &m->symbols[left];
         if (a->id < 0 || a->right < 0)
             continue;
-        // The candidate is stale when one of its sides has grown since, unless they still make the same
-        // token: other libraries merge then, so this does.
+        // The candidate is stale when one of its sides has grown since, unless they still make the
+        // same token: other libraries merge then, so this does.
         const bd_merge_slot *merge = bd_vocabulary_merge_of(v, a->id, m->symbols[a->right].id);
         if (!merge || merge->result != next.result)
             continue;
@@ -157,7 +162,8 @@ bool bd_merger_run(bd_merger *m, const bd_merge_rules *rules, const char *word, 
     if (!make_room(m, size, err))
         return false;
     size_t n = 0;
-    int32_t whole = rules->whole_words ? bd_vocabulary_find(rules->vocabulary, word, size, false) : -1;
+    int32_t whole =
+        rules->whole_words ? bd_vocabulary_find(rules->vocabulary, word, size, false) : -1;
     if (whole >= 0) {
         m->ids[n++] = whole;
     } else {

@@ -20,8 +20,8 @@ static void role_field(bd_token_role role, char field[32])
     snprintf(field, 32, "%s_token", bd_token_role_name(role));
 }
 
-// Files say "model_max_length": 1000000000000000019884624838656 for "no limit". It is kept as a real
-// number, since no integer type holds it.
+// Files say "model_max_length": 1000000000000000019884624838656 for "no limit". It is kept as a
+// real number, since no integer type holds it.
 static void soften_long_integers(const char *text, size_t size, bd_text *out)
 {
     bool in_string = false;
@@ -80,8 +80,8 @@ static bool read_role(bd_tokenizer *t, const char *path, bd_token_role role, bd_
     if (!json_is_string(value))
         return bd_fail(err, "%s: \"%s\" is not a text", path, field);
     t->role[role] = bd_tokenizer_find(t, json_string_value(value), json_string_length(value));
-    return t->role[role] >= 0 || bd_fail(err, "%s: \"%s\" is \"%.80s\", which is not a token of %s", path,
-                                         field, json_string_value(value), t->name);
+    return t->role[role] >= 0 || bd_fail(err, "%s: \"%s\" is \"%.80s\", which is not a token of %s",
+                                         path, field, json_string_value(value), t->name);
 }
 
 // One text, or a list of named ones of which "default" is meant.
@@ -170,7 +170,8 @@ bool bd_tokenizer_write_config(const bd_tokenizer *t, const char *folder, bd_err
     bool ok = config && write_roles(t, config);
     if (ok && t->template_elsewhere)
         ok = json_object_set_new(config, "chat_template",
-                                 t->chat_template ? json_string(t->chat_template) : json_null()) == 0;
+                                 t->chat_template ? json_string(t->chat_template) : json_null()) ==
+             0;
     if (!ok)
         bd_fail_as(err, BD_ERROR_SYSTEM, "%s: no memory, or a token that is not UTF-8", path);
     ok = ok && bd_json_save(config, path, err);

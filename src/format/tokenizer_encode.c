@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- scratch memory --------------------------------------------------------------------------------
+// --- scratch memory
+// --------------------------------------------------------------------------------
 
 static void scratch_free(bd_scratch *s)
 {
@@ -56,7 +57,8 @@ static void scratch_return(bd_tokenizer *t, bd_scratch *s)
     pthread_mutex_unlock(&t->lock);
 }
 
-// --- output ----------------------------------------------------------------------------------------
+// --- output
+// ----------------------------------------------------------------------------------------
 
 void bd_tokens_free(bd_tokens *tokens)
 {
@@ -84,18 +86,20 @@ static bool tokens_reserve(bd_tokens *out, int64_t more, bool spans, bd_error *e
     return true;
 }
 
-// --- the pipeline ----------------------------------------------------------------------------------
+// --- the pipeline
+// ----------------------------------------------------------------------------------
 
 typedef struct {
     const bd_tokenizer *t;
     bd_scratch *scratch;
     bd_tokens *out;
     bool spans, special_as_text;
-    const char *base; // what words point into: the caller's text, its normal form, or a prefixed word
-    int64_t origin;   // where base begins in the text (normal form: where its segment begins)
-    bool aligned;     // base is a normal form; scratch->alignment leads back
-    int64_t shift;    // from a prefixed word to what it was made of: added to places ...
-    int64_t least;    // ... which the prefix itself would put before the word
+    const char
+        *base;      // what words point into: the caller's text, its normal form, or a prefixed word
+    int64_t origin; // where base begins in the text (normal form: where its segment begins)
+    bool aligned;   // base is a normal form; scratch->alignment leads back
+    int64_t shift;  // from a prefixed word to what it was made of: added to places ...
+    int64_t least;  // ... which the prefix itself would put before the word
 } encoding;
 
 static bool put(encoding *e, int32_t id, int64_t begin, int64_t end, bd_error *err)
@@ -160,8 +164,8 @@ static bool run_prefixed(encoding *e, int stage, const char *text, size_t size, 
     inner.least = text - e->base;
     inner.shift = inner.least - 1;
     stage_visit next = {&inner, stage + 1};
-    return bd_stage_split(&e->t->stages[stage], &e->scratch->matcher, prefixed->data, prefixed->size,
-                          run_stage, &next, err);
+    return bd_stage_split(&e->t->stages[stage], &e->scratch->matcher, prefixed->data,
+                          prefixed->size, run_stage, &next, err);
 }
 
 static bool run_stage(void *context, const char *text, size_t size, bd_error *err)
@@ -214,7 +218,8 @@ static bool encode_plain(encoding *e, int64_t begin, int64_t end, bd_error *err)
     bd_text_clear(&s->normal);
     s->alignment.count = 0;
     s->alignment.failed = false;
-    if (!bd_normalize(t->form, e->base + begin, size, &s->normal, e->spans ? &s->alignment : NULL, err))
+    if (!bd_normalize(t->form, e->base + begin, size, &s->normal, e->spans ? &s->alignment : NULL,
+                      err))
         return false;
     encoding normal = *e;
     normal.base = s->normal.data;
@@ -240,7 +245,8 @@ bool bd_tokenizer_encode(const bd_tokenizer *tokenizer, const char *text, size_t
     assert(out->count == 0 || options->spans == (out->spans != NULL));
     size_t good = bd_utf8_valid(text, size);
     if (good < size)
-        return bd_fail(err, "the text is not UTF-8 at byte %zu (0x%02x)", good, (uint8_t)text[good]);
+        return bd_fail(err, "the text is not UTF-8 at byte %zu (0x%02x)", good,
+                       (uint8_t)text[good]);
     // The lock and the list of idle scratch are the one part of a tokenizer that encoding changes.
     bd_tokenizer *t = (bd_tokenizer *)tokenizer;
     bd_scratch *scratch = scratch_take(t, err);

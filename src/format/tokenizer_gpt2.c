@@ -15,8 +15,8 @@ json_t *bd_added_token_json(int32_t id, const char *text, size_t size, bool spec
 
 static json_t *byte_level(bool use_regex)
 {
-    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets",
-                     0, "use_regex", (int)use_regex);
+    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                     "trim_offsets", 0, "use_regex", (int)use_regex);
 }
 
 json_t *bd_tokenizer_json_frame(const char *pattern)
@@ -25,8 +25,8 @@ json_t *bd_tokenizer_json_frame(const char *pattern)
     json_t *splitter = byte_level(!pattern);
     if (pattern)
         splitter = json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence",
-                             "pretokenizers", "type", "Split", "pattern", "Regex", pattern, "behavior",
-                             "Isolated", "invert", 0, splitter);
+                             "pretokenizers", "type", "Split", "pattern", "Regex", pattern,
+                             "behavior", "Isolated", "invert", 0, splitter);
     return json_pack("{s:s, s:n, s:n, s:[], s:o, s:o, s:o, s:o}", "version", "1.0", "truncation",
                      "padding", "added_tokens", "normalizer", normalizer, "pre_tokenizer", splitter,
                      "post_processor", byte_level(!pattern), "decoder", byte_level(!pattern));
@@ -60,9 +60,9 @@ static bool add_end_of_text(json_t *root, json_t *vocabulary)
     json_t *id = json_object_get(vocabulary, end);
     if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
         return true; // a wrong id is refused with the rest of the vocabulary
-    return json_array_append_new(
-               json_object_get(root, "added_tokens"),
-               bd_added_token_json((int32_t)json_integer_value(id), end, sizeof end - 1, true)) == 0;
+    return json_array_append_new(json_object_get(root, "added_tokens"),
+                                 bd_added_token_json((int32_t)json_integer_value(id), end,
+                                                     sizeof end - 1, true)) == 0;
 }
 
 json_t *bd_gpt2_to_json(const char *vocabulary_path, const char *merges_path,
@@ -83,7 +83,8 @@ json_t *bd_gpt2_to_json(const char *vocabulary_path, const char *merges_path,
         merges = vocabulary ? read_merges(merges_text, merges_path, err) : NULL;
     }
     if (merges && (root = bd_tokenizer_json_frame(NULL))) {
-        json_t *model = json_pack("{s:s, s:O, s:O}", "type", "BPE", "vocab", vocabulary, "merges", merges);
+        json_t *model =
+            json_pack("{s:s, s:O, s:O}", "type", "BPE", "vocab", vocabulary, "merges", merges);
         if (json_object_set_new(root, "model", model) != 0 || !add_end_of_text(root, vocabulary)) {
             json_decref(root);
             root = NULL;

@@ -1,8 +1,8 @@
 /* tokenizer_internal.h - the parts a tokenizer is made of, for the files tokenizer_*.c only.
  *
  * Text passes through them in this order: added tokens are cut out (tokenizer_added.c), the rest is
- * normalized (tokenizer_normalize.c), cut into words by patterns (tokenizer_pattern.c), and each word's
- * bytes are merged into tokens (tokenizer_bpe.c). tokenizer_encode.c leads the way.
+ * normalized (tokenizer_normalize.c), cut into words by patterns (tokenizer_pattern.c), and each
+ * word's bytes are merged into tokens (tokenizer_bpe.c). tokenizer_encode.c leads the way.
  */
 #ifndef BD_FORMAT_TOKENIZER_INTERNAL_H
 #define BD_FORMAT_TOKENIZER_INTERNAL_H
@@ -23,7 +23,8 @@ enum {
     BD_MOST_AUTOMATIC = 16, // special tokens on one side of a text
 };
 
-// --- vocabulary: ids, bytes, merges (tokenizer_vocabulary.c) ---------------------------------------
+// --- vocabulary: ids, bytes, merges (tokenizer_vocabulary.c)
+// ---------------------------------------
 
 enum {
     BD_TOKEN_IN_MODEL = 1, // merges can make it
@@ -64,7 +65,8 @@ bool bd_vocabulary_start(bd_vocabulary *v, bd_error *err);
 bool bd_vocabulary_put(bd_vocabulary *v, int32_t id, const char *bytes, size_t size, uint8_t flags,
                        bd_error *err);
 int32_t bd_vocabulary_find(const bd_vocabulary *v, const char *bytes, size_t size, bool raw);
-bool bd_vocabulary_merge(bd_vocabulary *v, int32_t left, int32_t right, int32_t result, bd_error *err);
+bool bd_vocabulary_merge(bd_vocabulary *v, int32_t left, int32_t right, int32_t result,
+                         bd_error *err);
 const bd_merge_slot *bd_vocabulary_merge_of(const bd_vocabulary *v, int32_t left, int32_t right);
 void bd_vocabulary_free(bd_vocabulary *v);
 
@@ -72,11 +74,12 @@ uint64_t bd_hash_bytes(const char *bytes, size_t size);
 
 /* GPT-2's alphabet: 256 printable characters, one for each byte. */
 int32_t bd_byte_character(uint8_t byte);
-/* Append the bytes that `spelled` stands for; false (with the spelling itself appended) when one of its
- * characters is outside the alphabet. */
+/* Append the bytes that `spelled` stands for; false (with the spelling itself appended) when one of
+ * its characters is outside the alphabet. */
 bool bd_unspell(const char *spelled, size_t size, bd_text *bytes);
 
-// --- the text of a tokenizer.json (tokenizer_source.c) ---------------------------------------------
+// --- the text of a tokenizer.json (tokenizer_source.c)
+// ---------------------------------------------
 
 typedef struct {
     const char *text;
@@ -89,8 +92,8 @@ typedef struct {
 } bd_source_parts;
 void bd_source_cut(const char *text, size_t size, bd_source_parts *parts);
 
-/* Read the two long lists. An entry's text is a token's spelling and `number` its id, or both sides of a
- * merge in one and `number` where the second begins. */
+/* Read the two long lists. An entry's text is a token's spelling and `number` its id, or both sides
+ * of a merge in one and `number` where the second begins. */
 typedef bool (*bd_source_entry)(void *context, const char *text, size_t size, int64_t number,
                                 bd_error *err);
 bool bd_source_vocabulary(const bd_source_parts *parts, const char *where, bd_source_entry entry,
@@ -101,12 +104,13 @@ bool bd_source_merges(const bd_source_parts *parts, const char *where, bd_source
 /* Append the source with one more object (as JSON text) in its list of added tokens. */
 bool bd_source_add_token(const char *text, size_t size, const char *token, bd_text *out);
 
-// --- normalization (tokenizer_normalize.c) ---------------------------------------------------------
+// --- normalization (tokenizer_normalize.c)
+// ---------------------------------------------------------
 
 typedef enum { BD_NFC, BD_NFD, BD_NFKC, BD_NFKD } bd_normal_form;
 
-/* From `to` bytes into the normalized text on, up to the next piece: bytes copied from `from` on in the
- * text, or (replaced) made out of the characters from there to the next piece's. */
+/* From `to` bytes into the normalized text on, up to the next piece: bytes copied from `from` on in
+ * the text, or (replaced) made out of the characters from there to the next piece's. */
 typedef struct {
     int64_t to, from;
     bool replaced;
@@ -128,7 +132,8 @@ bool bd_normalize(bd_normal_form form, const char *text, size_t size, bd_text *o
 /* The span of the text that a span of the normalized text came from. */
 bd_token_span bd_alignment_span(const bd_alignment *alignment, int64_t begin, int64_t end);
 
-// --- added tokens (tokenizer_added.c) --------------------------------------------------------------
+// --- added tokens (tokenizer_added.c)
+// --------------------------------------------------------------
 
 typedef struct {
     int32_t id;
@@ -155,12 +160,13 @@ typedef struct {
     int32_t token;      // index into the list; -1: none left
 } bd_added_match;
 
-/* The first token at or after *from, longest first; *from moves behind it. `done` is the end of what
- * earlier matches took, which lstrip does not take again. */
+/* The first token at or after *from, longest first; *from moves behind it. `done` is the end of
+ * what earlier matches took, which lstrip does not take again. */
 bd_added_match bd_added_next(const bd_trie *trie, const bd_added_token *added, const char *text,
                              int64_t size, bool skip_special, int64_t done, int64_t *from);
 
-// --- patterns (tokenizer_pattern.c) ----------------------------------------------------------------
+// --- patterns (tokenizer_pattern.c)
+// ----------------------------------------------------------------
 
 typedef enum {
     BD_SPLIT_ISOLATED,
@@ -180,7 +186,8 @@ extern const char *const bd_pattern_gpt2, *const bd_pattern_qwen;
 
 /* Compile a pattern written for the Oniguruma engine so that PCRE2 finds the same words. */
 bool bd_stage_compile(bd_stage *stage, const char *pattern, const char *where, bd_error *err);
-/* Words, joiners among them, and runs of what is neither word nor space: the Whitespace pre-tokenizer. */
+/* Words, joiners among them, and runs of what is neither word nor space: the Whitespace
+ * pre-tokenizer. */
 bool bd_stage_words(bd_stage *stage, const char *where, bd_error *err);
 bool bd_stage_literal(bd_stage *stage, const char *text, const char *where, bd_error *err);
 void bd_stage_free(bd_stage *stage);
@@ -194,15 +201,17 @@ bool bd_matcher_open(bd_matcher *matcher, bd_error *err);
 void bd_matcher_close(bd_matcher *matcher);
 void bd_matcher_limit(bd_matcher *matcher, size_t text_size);
 
-/* Call `word` for every piece of `text` in order; false as soon as it is false or matching fails. */
+/* Call `word` for every piece of `text` in order; false as soon as it is false or matching fails.
+ */
 typedef bool (*bd_word_visitor)(void *context, const char *text, size_t size, bd_error *err);
 bool bd_stage_split(const bd_stage *stage, bd_matcher *matcher, const char *text, size_t size,
                     bd_word_visitor word, void *context, bd_error *err);
 
-// --- merging (tokenizer_bpe.c) ---------------------------------------------------------------------
+// --- merging (tokenizer_bpe.c)
+// ---------------------------------------------------------------------
 
 typedef struct {
-    int32_t id;         // -1: merged into its left neighbour
+    int32_t id;          // -1: merged into its left neighbour
     int32_t left, right; // neighbours, -1: none
 } bd_symbol;
 
@@ -221,8 +230,8 @@ typedef struct {
 
 typedef struct {
     const bd_vocabulary *vocabulary;
-    int32_t unknown;     // stands for bytes the vocabulary lacks; -1: they are an error
-    bool whole_words;    // ignore_merges: a word that is a token is that token
+    int32_t unknown;  // stands for bytes the vocabulary lacks; -1: they are an error
+    bool whole_words; // ignore_merges: a word that is a token is that token
 } bd_merge_rules;
 
 bool bd_merger_open(bd_merger *merger, bd_error *err);
@@ -232,7 +241,8 @@ void bd_merger_close(bd_merger *merger);
 bool bd_merger_run(bd_merger *merger, const bd_merge_rules *rules, const char *word, size_t size,
                    const int32_t **ids, size_t *count, bd_error *err);
 
-// --- the tokenizer ---------------------------------------------------------------------------------
+// --- the tokenizer
+// ---------------------------------------------------------------------------------
 
 /* What one running encode call needs; kept for the next one. */
 typedef struct bd_scratch {
@@ -251,8 +261,8 @@ struct bd_tokenizer {
     char *owned;        // ... or in memory
     const char *source; // one of the two
     size_t source_size;
-    json_t *config;           // tokenizer_config.json as read; NULL: none
-    bool template_elsewhere;  // the chat template is not the one that `config` holds
+    json_t *config;          // tokenizer_config.json as read; NULL: none
+    bool template_elsewhere; // the chat template is not the one that `config` holds
 
     bd_vocabulary vocabulary;
     bd_merge_rules rules;
@@ -286,8 +296,8 @@ bool bd_tokenizer_put_added(bd_tokenizer *t, bd_added_token token, const char *t
                             bd_error *err);
 
 /* The parts of a tokenizer.json that every byte-level tokenizer made here shares: "version",
- * "added_tokens" (empty), "normalizer", "pre_tokenizer", "post_processor" and "decoder". NULL pattern:
- * GPT-2's, and no normalizer. The caller adds "model" (tokenizer_gpt2.c). */
+ * "added_tokens" (empty), "normalizer", "pre_tokenizer", "post_processor" and "decoder". NULL
+ * pattern: GPT-2's, and no normalizer. The caller adds "model" (tokenizer_gpt2.c). */
 json_t *bd_tokenizer_json_frame(const char *pattern);
 json_t *bd_added_token_json(int32_t id, const char *text, size_t size, bool special);
 

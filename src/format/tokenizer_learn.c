@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The words are sequences of token ids. Every pair of neighbours has a count and a list of the words it
-// was ever seen in; merging a pair visits those words and changes the counts around each place it finds.
-// A heap offers the pairs by count. Counts that fell since a pair was offered are noticed when it comes
-// up; only pairs with the new token can rise, and those are offered again.
+// The words are sequences of token ids. Every pair of neighbours has a count and a list of the
+// words it was ever seen in; merging a pair visits those words and changes the counts around each
+// place it finds. A heap offers the pairs by count. Counts that fell since a pair was offered are
+// noticed when it comes up; only pairs with the new token can rise, and those are offered again.
 
 typedef struct {
     uint64_t pair; // left << 32 | right
@@ -66,9 +66,11 @@ static bool room_for(void **list, int64_t count, int64_t *room, size_t size)
     return true;
 }
 
-#define ROOM_FOR(l, name) room_for((void **)&(l)->name##s, (l)->name##_count, &(l)->name##_room, sizeof *(l)->name##s)
+#define ROOM_FOR(l, name)                                                                          \
+    room_for((void **)&(l)->name##s, (l)->name##_count, &(l)->name##_room, sizeof *(l)->name##s)
 
-// --- the heap --------------------------------------------------------------------------------------
+// --- the heap
+// --------------------------------------------------------------------------------------
 
 static bool before(const learner *l, offered_pair a, offered_pair b)
 {
@@ -109,7 +111,8 @@ static offered_pair take_best(learner *l)
     return best;
 }
 
-// --- pairs -----------------------------------------------------------------------------------------
+// --- pairs
+// -----------------------------------------------------------------------------------------
 
 static uint64_t bucket_of(const learner *l, uint64_t pair)
 {
@@ -187,7 +190,8 @@ static bool offer_touched(learner *l)
     return true;
 }
 
-// --- words -----------------------------------------------------------------------------------------
+// --- words
+// -----------------------------------------------------------------------------------------
 
 static bool start(learner *l, const bd_word_counts *words, const int32_t byte[256])
 {
@@ -244,10 +248,12 @@ static bool merge_everywhere(learner *l, int32_t pair, int32_t left, int32_t rig
     return offer_touched(l);
 }
 
-// --- learning --------------------------------------------------------------------------------------
+// --- learning
+// --------------------------------------------------------------------------------------
 
 // The token that two make together, which may exist already: "a"+"bc" and "ab"+"c".
-static int32_t merged_token(bd_vocabulary *v, bd_text *bytes, int32_t left, int32_t right, bd_error *err)
+static int32_t merged_token(bd_vocabulary *v, bd_text *bytes, int32_t left, int32_t right,
+                            bd_error *err)
 {
     bd_text_clear(bytes);
     bd_text_add(bytes, v->pool.data + v->tokens[left].begin, v->tokens[left].size);
@@ -261,8 +267,8 @@ static int32_t merged_token(bd_vocabulary *v, bd_text *bytes, int32_t left, int3
     return bd_vocabulary_put(v, id, bytes->data, bytes->size, BD_TOKEN_IN_MODEL, err) ? id : -1;
 }
 
-static bool learn(learner *l, const bd_learn_limits *limits, bd_vocabulary *v, bd_progress *progress,
-                  bd_error *err)
+static bool learn(learner *l, const bd_learn_limits *limits, bd_vocabulary *v,
+                  bd_progress *progress, bd_error *err)
 {
     bd_text bytes = {0};
     bool ok = true;

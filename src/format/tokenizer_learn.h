@@ -27,8 +27,9 @@ typedef struct {
 } bd_learn_limits;
 
 /* Byte-pair encoding: tokens 0-255 are the bytes in the order of their characters; then, again and
- * again, the most frequent pair of neighbours in all words becomes a token, of equally frequent ones the
- * pair with the smaller left id, then the smaller right id. Fills in `v`, which starts empty. */
+ * again, the most frequent pair of neighbours in all words becomes a token, of equally frequent
+ * ones the pair with the smaller left id, then the smaller right id. Fills in `v`, which starts
+ * empty. */
 bool bd_learn_merges(const bd_word_counts *words, const bd_learn_limits *limits, bd_vocabulary *v,
                      bd_progress *progress, bd_error *err);
 

@@ -19,7 +19,8 @@ static const char *type_of(json_t *part, const char *where, const char *name, bd
 static bool unknown_type(const char *where, const char *part, const char *type, const char *known,
                          bd_error *err)
 {
-    return bd_fail(err, "%s: %s type \"%.80s\" is not supported (supported: %s)", where, part, type, known);
+    return bd_fail(err, "%s: %s type \"%.80s\" is not supported (supported: %s)", where, part, type,
+                   known);
 }
 
 // An optional flag: absent or null is false.
@@ -29,7 +30,8 @@ static bool flag(json_t *object, const char *where, const char *field, bool *out
     return !bd_json_has(object, field) || bd_json_bool(object, where, field, out, err);
 }
 
-// --- model -----------------------------------------------------------------------------------------
+// --- model
+// -----------------------------------------------------------------------------------------
 
 static bool refuse_option(json_t *model, const char *where, const char *field, bd_error *err)
 {
@@ -37,7 +39,8 @@ static bool refuse_option(json_t *model, const char *where, const char *field, b
     bool off = !value || json_is_null(value) || json_is_false(value) ||
                (json_is_string(value) && json_string_length(value) == 0) ||
                (json_is_number(value) && json_number_value(value) == 0);
-    return off || bd_fail(err, "%s: model \"%s\" is set; bdlm reads byte-level BPE without it", where, field);
+    return off || bd_fail(err, "%s: model \"%s\" is set; bdlm reads byte-level BPE without it",
+                          where, field);
 }
 
 typedef struct {
@@ -51,8 +54,8 @@ static bool put_token(void *context, const char *spelled, size_t size, int64_t i
     vocabulary_reader *r = context;
     bd_vocabulary *v = &r->t->vocabulary;
     if (id >= r->most_ids)
-        return bd_fail(err, "%s: vocabulary entry \"%.80s\" has id %lld, 0 to %lld expected", r->t->name,
-                       spelled, (long long)id, (long long)r->most_ids - 1);
+        return bd_fail(err, "%s: vocabulary entry \"%.80s\" has id %lld, 0 to %lld expected",
+                       r->t->name, spelled, (long long)id, (long long)r->most_ids - 1);
     if (id < v->size && v->tokens[id].flags)
         return bd_fail(err, "%s: id %lld is given to two tokens, one of them \"%.80s\"", r->t->name,
                        (long long)id, spelled);
@@ -81,7 +84,8 @@ static bool put_merge(void *context, const char *text, size_t size, int64_t midd
     int32_t b = bd_vocabulary_find(v, r->bytes.data + half, r->bytes.size - half, !right_plain);
     if (a < 0 || b < 0)
         return bd_fail(err, "%s: merge %lld: \"%.*s\" is not in the vocabulary", r->t->name,
-                       (long long)v->merge_count, (int)(a < 0 ? left : right), a < 0 ? text : text + left);
+                       (long long)v->merge_count, (int)(a < 0 ? left : right),
+                       a < 0 ? text : text + left);
     // With a raw side the whole is raw, and is found by its spelling.
     bool plain = left_plain && right_plain;
     int32_t whole = plain ? bd_vocabulary_find(v, r->bytes.data, r->bytes.size, false)
@@ -121,11 +125,13 @@ static bool load_model(bd_tokenizer *t, json_t *root, const bd_source_parts *par
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (!refuse_option(model, t->name, off[i], err))
             return false;
-    if (!bd_json_object(model, t->name, "vocab", err) || !bd_json_array(model, t->name, "merges", err))
+    if (!bd_json_object(model, t->name, "vocab", err) ||
+        !bd_json_array(model, t->name, "merges", err))
         return false;
     t->rules = (bd_merge_rules){.vocabulary = &t->vocabulary, .unknown = -1};
     if (!parts->vocabulary.text)
-        return bd_fail(err, "%s: \"model\" with \"vocab\" and \"merges\" is not where it should be", t->name);
+        return bd_fail(err, "%s: \"model\" with \"vocab\" and \"merges\" is not where it should be",
+                       t->name);
     if (!load_lists(t, parts, err) ||
         !flag(model, t->name, "ignore_merges", &t->rules.whole_words, err))
         return false;
@@ -139,7 +145,8 @@ static bool load_model(bd_tokenizer *t, json_t *root, const bd_source_parts *par
            bd_fail(err, "%s: unk_token \"%.80s\" is not in the vocabulary", t->name, unknown);
 }
 
-// --- normalizer ------------------------------------------------------------------------------------
+// --- normalizer
+// ------------------------------------------------------------------------------------
 
 // Forms one after the other are one form: compatible if any is, composed if the last is.
 static bool load_normalizer(bd_tokenizer *t, json_t *part, int depth, bd_error *err)
@@ -173,7 +180,8 @@ static bool load_normalizer(bd_tokenizer *t, json_t *part, int depth, bd_error *
     return unknown_type(t->name, "normalizer", type, "NFC, NFD, NFKC, NFKD, Sequence", err);
 }
 
-// --- pre-tokenizer ---------------------------------------------------------------------------------
+// --- pre-tokenizer
+// ---------------------------------------------------------------------------------
 
 static bool load_behavior(bd_tokenizer *t, json_t *part, bd_split_behavior *out, bd_error *err)
 {
@@ -248,7 +256,8 @@ static bool load_simple_split(bd_tokenizer *t, json_t *part, const char *type, b
     return true;
 }
 
-static bool load_pre_tokenizer(bd_tokenizer *t, json_t *part, int depth, bool *byte_level, bd_error *err)
+static bool load_pre_tokenizer(bd_tokenizer *t, json_t *part, int depth, bool *byte_level,
+                               bd_error *err)
 {
     const char *type = type_of(part, t->name, "pre_tokenizer", err);
     if (!type)
@@ -265,7 +274,8 @@ static bool load_pre_tokenizer(bd_tokenizer *t, json_t *part, int depth, bool *b
     if (!*type)
         return true;
     if (*byte_level)
-        return bd_fail(err, "%s: a pre-tokenizer (%.80s) after ByteLevel is not supported", t->name, type);
+        return bd_fail(err, "%s: a pre-tokenizer (%.80s) after ByteLevel is not supported", t->name,
+                       type);
     if (t->stage_count == BD_MOST_STAGES)
         return bd_fail(err, "%s: more than %d pre-tokenizers", t->name, BD_MOST_STAGES);
     bd_stage *stage = &t->stages[t->stage_count++];
@@ -278,13 +288,15 @@ static bool load_pre_tokenizer(bd_tokenizer *t, json_t *part, int depth, bool *b
     bool known;
     if (!load_simple_split(t, part, type, stage, &known, err))
         return false;
-    return known || unknown_type(t->name, "pre-tokenizer", type,
-                                 "ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
-                                 "Sequence",
-                                 err);
+    return known ||
+           unknown_type(t->name, "pre-tokenizer", type,
+                        "ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
+                        "Sequence",
+                        err);
 }
 
-// --- decoder and post-processor --------------------------------------------------------------------
+// --- decoder and post-processor
+// --------------------------------------------------------------------
 
 static bool load_decoder(bd_tokenizer *t, json_t *part, bool *byte_level, int depth, bd_error *err)
 {
@@ -301,7 +313,8 @@ static bool load_decoder(bd_tokenizer *t, json_t *part, bool *byte_level, int de
     if (strcmp(type, "ByteLevel") == 0)
         *byte_level = true;
     else if (strcmp(type, "Fuse") != 0) // joins what is joined anyway
-        return unknown_type(t->name, "decoder", *type ? type : "null", "ByteLevel, Fuse, Sequence", err);
+        return unknown_type(t->name, "decoder", *type ? type : "null", "ByteLevel, Fuse, Sequence",
+                            err);
     return true;
 }
 
@@ -310,14 +323,15 @@ static bool add_automatic(bd_tokenizer *t, json_t *special, json_t *item, bool a
     const char *name = json_string_value(json_object_get(item, "id"));
     json_t *ids = name ? json_object_get(json_object_get(special, name), "ids") : NULL;
     if (!json_is_array(ids))
-        return bd_fail(err, "%s: TemplateProcessing names \"%.80s\" without giving its ids", t->name,
-                       name ? name : "(nothing)");
+        return bd_fail(err, "%s: TemplateProcessing names \"%.80s\" without giving its ids",
+                       t->name, name ? name : "(nothing)");
     int *count = after ? &t->after_count : &t->before_count;
     for (size_t i = 0; i < json_array_size(ids); i++) {
         json_int_t id = json_integer_value(json_array_get(ids, i));
         if (!json_is_integer(json_array_get(ids, i)) || id < 0 || id >= BD_MOST_TOKENS ||
             bd_tokenizer_kind(t, (int32_t)id) == BD_TOKEN_NONE)
-            return bd_fail(err, "%s: TemplateProcessing: \"%.80s\" is not the id of a token", t->name, name);
+            return bd_fail(err, "%s: TemplateProcessing: \"%.80s\" is not the id of a token",
+                           t->name, name);
         if (*count == BD_MOST_AUTOMATIC)
             return bd_fail(err, "%s: TemplateProcessing adds more than %d tokens", t->name,
                            BD_MOST_AUTOMATIC);
@@ -341,7 +355,8 @@ static bool load_post_processor(bd_tokenizer *t, json_t *part, int depth, bd_err
         return list != NULL;
     }
     if (strcmp(type, "TemplateProcessing") != 0)
-        return unknown_type(t->name, "post-processor", type, "ByteLevel, TemplateProcessing, Sequence", err);
+        return unknown_type(t->name, "post-processor", type,
+                            "ByteLevel, TemplateProcessing, Sequence", err);
     json_t *single = bd_json_array(part, t->name, "single", err);
     json_t *special = json_object_get(part, "special_tokens");
     bool after = false;
@@ -355,7 +370,8 @@ static bool load_post_processor(bd_tokenizer *t, json_t *part, int depth, bd_err
     return single != NULL;
 }
 
-// --- added tokens ----------------------------------------------------------------------------------
+// --- added tokens
+// ----------------------------------------------------------------------------------
 
 // A token that is looked for in normalized text is looked for as its own normal form.
 static bool trie_put(bd_tokenizer *t, const bd_added_token *token, const char *text, size_t size,
@@ -363,7 +379,8 @@ static bool trie_put(bd_tokenizer *t, const bd_added_token *token, const char *t
 {
     int32_t index = (int32_t)t->added_count;
     if (!token->normalized || !t->normalizes || bd_normal_already(t->form, text, size))
-        return bd_trie_add(token->normalized ? &t->normal_trie : &t->plain_trie, text, size, index, err);
+        return bd_trie_add(token->normalized ? &t->normal_trie : &t->plain_trie, text, size, index,
+                           err);
     bd_text normal = {0};
     bool ok = bd_normalize(t->form, text, size, &normal, NULL, err) &&
               bd_trie_add(&t->normal_trie, normal.data, normal.size, index, err);
@@ -375,7 +392,8 @@ int32_t bd_tokenizer_find_spelled(const bd_tokenizer *t, const char *text, size_
 {
     bd_text bytes = {0};
     bool plain = bd_unspell(text, size, &bytes);
-    int32_t id = bytes.failed ? -1 : bd_vocabulary_find(&t->vocabulary, bytes.data, bytes.size, !plain);
+    int32_t id =
+        bytes.failed ? -1 : bd_vocabulary_find(&t->vocabulary, bytes.data, bytes.size, !plain);
     bd_text_free(&bytes);
     return id;
 }
@@ -433,7 +451,8 @@ static bool load_added(bd_tokenizer *t, json_t *item, int64_t most, bd_error *er
         memcmp(there, text, size) == 0)
         return true; // listed twice
     if (there && known < 0)
-        return bd_fail(err, "%s has id %d, which is already that of \"%.60s\"", where, token.id, there);
+        return bd_fail(err, "%s has id %d, which is already that of \"%.60s\"", where, token.id,
+                       there);
     return bd_tokenizer_put_added(t, token, text, size, err);
 }
 

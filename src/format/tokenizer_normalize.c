@@ -4,18 +4,19 @@
 #include <string.h>
 #include <utf8proc.h>
 
-// Text is normalized in segments that no rule reaches across: a segment begins with a character whose
-// decomposition starts with a starter (combining class 0) that never joins the character before it.
-// Decomposing, ordering and composing one segment is then the same as doing it to the whole text, and
-// each piece of the result has an exact origin.
+// Text is normalized in segments that no rule reaches across: a segment begins with a character
+// whose decomposition starts with a starter (combining class 0) that never joins the character
+// before it. Decomposing, ordering and composing one segment is then the same as doing it to the
+// whole text, and each piece of the result has an exact origin.
 
-// Starters that compose with the character before them, from Unicode's list of characters that may not
-// appear as they are in NFC: vowel signs of Indic scripts, and Korean medial vowels and final consonants.
+// Starters that compose with the character before them, from Unicode's list of characters that may
+// not appear as they are in NFC: vowel signs of Indic scripts, and Korean medial vowels and final
+// consonants.
 static bool joins_previous(int32_t c)
 {
     static const int32_t joining[] = {
-        0x09be, 0x09d7, 0x0b3e, 0x0b56, 0x0b57, 0x0bbe, 0x0bd7,  0x0cc2,  0x0cd5,  0x0cd6,
-        0x0d3e, 0x0d57, 0x0dcf, 0x0ddf, 0x102e, 0x1b35, 0x11127, 0x1133e, 0x11357, 0x113b8,
+        0x09be,  0x09d7,  0x0b3e,  0x0b56,  0x0b57,  0x0bbe,  0x0bd7,  0x0cc2,  0x0cd5,  0x0cd6,
+        0x0d3e,  0x0d57,  0x0dcf,  0x0ddf,  0x102e,  0x1b35,  0x11127, 0x1133e, 0x11357, 0x113b8,
         0x113bb, 0x113c2, 0x113c5, 0x113c7, 0x113c8, 0x113c9, 0x114b0, 0x114ba, 0x114bd, 0x115af,
         0x11930, 0x1611e, 0x1611f, 0x16120, 0x16129, 0x16d63, 0x16d67};
     if (c < 0x09be)
@@ -48,7 +49,8 @@ bool bd_normal_already(bd_normal_form form, const char *text, size_t size)
     return plain_run(form, text, 0, size) == size;
 }
 
-// --- one segment -----------------------------------------------------------------------------------
+// --- one segment
+// -----------------------------------------------------------------------------------
 
 typedef struct {
     int32_t *points; // decomposed
@@ -81,8 +83,8 @@ static int compare_marks(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// Put a run of combining marks into the order of their classes, equal ones as they stand. Texts have
-// runs of one to four; a hostile one can be as long as the text, so no insertion sort there.
+// Put a run of combining marks into the order of their classes, equal ones as they stand. Texts
+// have runs of one to four; a hostile one can be as long as the text, so no insertion sort there.
 static bool order_marks(int32_t *points, size_t count, bd_error *err)
 {
     if (count < 32) {
@@ -99,7 +101,8 @@ static bool order_marks(int32_t *points, size_t count, bd_error *err)
     if (!marks)
         return bd_fail(err, "a text with %zu combining marks in a row", count);
     for (size_t i = 0; i < count; i++)
-        marks[i] = (ordered_mark){points[i], (uint32_t)combining_class(points[i]) << 24 | (uint32_t)i};
+        marks[i] =
+            (ordered_mark){points[i], (uint32_t)combining_class(points[i]) << 24 | (uint32_t)i};
     qsort(marks, count, sizeof *marks, compare_marks);
     for (size_t i = 0; i < count; i++)
         points[i] = marks[i].point;
@@ -120,7 +123,8 @@ static bool order_segment(segment *s, bd_error *err)
     return true;
 }
 
-// --- the text --------------------------------------------------------------------------------------
+// --- the text
+// --------------------------------------------------------------------------------------
 
 static void align(bd_alignment *a, size_t to, size_t from, bool replaced)
 {
@@ -160,7 +164,8 @@ static bool flush(segment *s, bd_normal_form form, const char *text, size_t begi
     s->count = 0;
     if (!bd_text_check(out, err))
         return false;
-    bool same = out->size - start == end - begin && !memcmp(out->data + start, text + begin, end - begin);
+    bool same =
+        out->size - start == end - begin && !memcmp(out->data + start, text + begin, end - begin);
     align(alignment, start, begin, !same);
     return true;
 }
@@ -180,8 +185,8 @@ static bool decompose(bd_normal_form form, int32_t c, int32_t out[32], size_t *c
 
 // Append plain characters up to, not including, the last of the run: a mark may follow that one.
 // Returns where it starts.
-static size_t copy_plain(bd_normal_form form, const char *text, size_t at, size_t size, bd_text *out,
-                         bd_alignment *alignment)
+static size_t copy_plain(bd_normal_form form, const char *text, size_t at, size_t size,
+                         bd_text *out, bd_alignment *alignment)
 {
     size_t last = plain_run(form, text, at, size);
     if (last == at)

@@ -6,14 +6,15 @@
 
 const char *const bd_pattern_gpt2 =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const char *const bd_pattern_qwen =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
-    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+const char *const bd_pattern_qwen = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+                                    "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+                                    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-// --- from Oniguruma's Ruby syntax to PCRE2 ---------------------------------------------------------
+// --- from Oniguruma's Ruby syntax to PCRE2
+// ---------------------------------------------------------
 //
-// Tokenizer files are written for Oniguruma. The two engines agree on almost all of what the files use;
-// the rest is rewritten, or refused where a rewriting would be a guess:
+// Tokenizer files are written for Oniguruma. The two engines agree on almost all of what the files
+// use; the rest is rewritten, or refused where a rewriting would be a guess:
 //   \s \d \w    White_Space, Nd, and Alphabetic|M|Nd|Pc with the Latin-1 numbers
 //   [:alpha:]   and its like: Unicode's Alphabetic, not only letters
 //   \b          between \w and not \w
@@ -32,8 +33,8 @@ typedef struct {
 
 static bool refuse(translation *t, const char *what)
 {
-    return bd_fail(t->err, "%s: pattern \"%.200s\", byte %td: %s is not supported", t->where, t->pattern,
-                   t->at - t->pattern, what);
+    return bd_fail(t->err, "%s: pattern \"%.200s\", byte %td: %s is not supported", t->where,
+                   t->pattern, t->at - t->pattern, what);
 }
 
 static bool property_exists(const char *name, int size)
@@ -42,8 +43,8 @@ static bool property_exists(const char *name, int size)
     int error;
     size_t offset;
     snprintf(pattern, sizeof pattern, "\\p{sc:%.*s}", size, name);
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error,
-                                     &offset, NULL);
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &offset, NULL);
     pcre2_code_free(code);
     return code != NULL;
 }
@@ -70,7 +71,7 @@ static bool translate_property(translation *t)
 }
 
 #define JUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-#define WORD JUST_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define WORD      JUST_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 static bool translate_escape(translation *t)
 {
@@ -102,7 +103,8 @@ static bool translate_escape(translation *t)
         simple = "[^" WORD "]";
         break;
     case 'b':
-        simple = t->in_class ? "\\b" : "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))";
+        simple =
+            t->in_class ? "\\b" : "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))";
         break;
     case 'B':
         simple = "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))";
@@ -226,14 +228,16 @@ static bool translate(translation *t)
     return bd_text_check(&t->out, t->err);
 }
 
-// --- compiling -------------------------------------------------------------------------------------
+// --- compiling
+// -------------------------------------------------------------------------------------
 
 static bool compile(bd_stage *stage, const char *pattern, uint32_t options, const char *where,
                     bd_error *err)
 {
     int error;
     size_t offset;
-    stage->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, options, &error, &offset, NULL);
+    stage->code =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, options, &error, &offset, NULL);
     if (!stage->code) {
         char reason[200];
         pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
@@ -246,7 +250,8 @@ static bool compile(bd_stage *stage, const char *pattern, uint32_t options, cons
 bool bd_stage_compile(bd_stage *stage, const char *pattern, const char *where, bd_error *err)
 {
     if (strlen(pattern) > 65536)
-        return bd_fail(err, "%s: a pattern of %zu bytes, at most 65536 expected", where, strlen(pattern));
+        return bd_fail(err, "%s: a pattern of %zu bytes, at most 65536 expected", where,
+                       strlen(pattern));
     translation t = {.pattern = pattern, .at = pattern, .where = where, .err = err};
     bd_text_add_string(&t.out, "");
     bool ok = translate(&t) &&
@@ -273,7 +278,8 @@ void bd_stage_free(bd_stage *stage)
     stage->code = NULL;
 }
 
-// --- matching --------------------------------------------------------------------------------------
+// --- matching
+// --------------------------------------------------------------------------------------
 
 bool bd_matcher_open(bd_matcher *matcher, bd_error *err)
 {
@@ -353,22 +359,24 @@ static bool take(splitter *s, size_t begin, size_t end, bool match, bd_error *er
     return ok;
 }
 
-static int find(const bd_stage *stage, bd_matcher *matcher, const char *text, size_t size, size_t from)
+static int find(const bd_stage *stage, bd_matcher *matcher, const char *text, size_t size,
+                size_t from)
 {
     // The text was checked once, as a whole.
     if (stage->jit)
         return pcre2_jit_match(stage->code, (PCRE2_SPTR)text, size, from, PCRE2_NO_UTF_CHECK,
                                matcher->match, matcher->context);
-    return pcre2_match(stage->code, (PCRE2_SPTR)text, size, from, PCRE2_NO_UTF_CHECK, matcher->match,
-                       matcher->context);
+    return pcre2_match(stage->code, (PCRE2_SPTR)text, size, from, PCRE2_NO_UTF_CHECK,
+                       matcher->match, matcher->context);
 }
 
 static bool match_failed(int code, size_t at, bd_error *err)
 {
     if (code == PCRE2_ERROR_MATCHLIMIT || code == PCRE2_ERROR_JIT_STACKLIMIT ||
         code == PCRE2_ERROR_HEAPLIMIT || code == PCRE2_ERROR_DEPTHLIMIT)
-        return bd_fail(err, "the pre-tokenizer's pattern needs too many steps %zu bytes into a piece of text",
-                       at);
+        return bd_fail(
+            err, "the pre-tokenizer's pattern needs too many steps %zu bytes into a piece of text",
+            at);
     char reason[200];
     pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof reason);
     return bd_fail(err, "the pre-tokenizer's pattern failed: %s", reason);

@@ -1,12 +1,14 @@
-/* The text of a tokenizer.json. Nearly all of it is two lists, the vocabulary and the merges; they are
- * cut out and read here as a stream, since hundreds of thousands of JSON values would take seconds and
- * a hundred megabytes. What is left goes through the JSON library like any other file. */
+/* The text of a tokenizer.json. Nearly all of it is two lists, the vocabulary and the merges; they
+ * are cut out and read here as a stream, since hundreds of thousands of JSON values would take
+ * seconds and a hundred megabytes. What is left goes through the JSON library like any other file.
+ */
 #include "format/tokenizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// --- finding parts ---------------------------------------------------------------------------------
+// --- finding parts
+// ---------------------------------------------------------------------------------
 
 typedef struct {
     const char *at, *end;
@@ -110,7 +112,8 @@ void bd_source_cut(const char *text, size_t size, bd_source_parts *parts)
     span_of(vocabulary, &parts->vocabulary);
     span_of(merges, &parts->merges);
     bool vocabulary_first = vocabulary.at < merges.at;
-    cursor first = vocabulary_first ? vocabulary : merges, second = vocabulary_first ? merges : vocabulary;
+    cursor first = vocabulary_first ? vocabulary : merges,
+           second = vocabulary_first ? merges : vocabulary;
     add_between(&parts->rest, text, first.at);
     bd_text_add_string(&parts->rest, vocabulary_first ? "{}" : "[]");
     add_between(&parts->rest, first.end, second.at);
@@ -146,7 +149,8 @@ bool bd_source_add_token(const char *text, size_t size, const char *token, bd_te
     return true;
 }
 
-// --- reading them ----------------------------------------------------------------------------------
+// --- reading them
+// ----------------------------------------------------------------------------------
 
 typedef struct {
     cursor c;
@@ -168,7 +172,9 @@ static bool hex4(reader *r, int32_t *out)
         return malformed(r, "\\u without four digits");
     for (int i = 0; i < 4; i++) {
         char h = *r->c.at++;
-        int digit = h >= '0' && h <= '9' ? h - '0' : (h | 32) >= 'a' && (h | 32) <= 'f' ? (h | 32) - 'a' + 10 : -1;
+        int digit = h >= '0' && h <= '9'                 ? h - '0'
+                    : (h | 32) >= 'a' && (h | 32) <= 'f' ? (h | 32) - 'a' + 10
+                                                         : -1;
         if (digit < 0)
             return malformed(r, "\\u without four digits");
         *out = *out << 4 | digit;
@@ -214,7 +220,8 @@ static bool read_string(reader *r, bd_text *out)
     size_t start = out->size;
     for (;;) {
         const char *run = r->c.at;
-        while (r->c.at < r->c.end && *r->c.at != '"' && *r->c.at != '\\' && (uint8_t)*r->c.at >= 0x20)
+        while (r->c.at < r->c.end && *r->c.at != '"' && *r->c.at != '\\' &&
+               (uint8_t)*r->c.at >= 0x20)
             r->c.at++;
         bd_text_add(out, run, (size_t)(r->c.at - run));
         if (r->c.at >= r->c.end || (uint8_t)*r->c.at < 0x20)

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- growing ---------------------------------------------------------------------------------------
+// --- growing
+// ---------------------------------------------------------------------------------------
 
 bool bd_text_reserve(bd_text *text, size_t more)
 {
@@ -105,13 +106,15 @@ bool bd_text_check(const bd_text *text, bd_error *err)
 {
     if (!text->failed)
         return true;
-    return bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for a text of more than %zu bytes", text->size);
+    return bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for a text of more than %zu bytes",
+                      text->size);
 }
 
-// --- UTF-8 -----------------------------------------------------------------------------------------
+// --- UTF-8
+// -----------------------------------------------------------------------------------------
 
-// How many bytes of a character start at `bytes`, and is it whole? The second byte's range depends on
-// the first: that is where overlong forms, surrogates and values past U+10FFFF are caught.
+// How many bytes of a character start at `bytes`, and is it whole? The second byte's range depends
+// on the first: that is where overlong forms, surrogates and values past U+10FFFF are caught.
 static size_t character_bytes(const uint8_t *bytes, size_t size, bool *whole)
 {
     uint8_t first = bytes[0], low = 0x80, high = 0xbf;
@@ -224,6 +227,6 @@ size_t bd_utf8_count(const char *bytes, size_t size)
 bool bd_character_is_space(int32_t c)
 {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
-           c == 0x3000;
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
 }

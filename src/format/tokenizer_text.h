@@ -1,7 +1,8 @@
-/* tokenizer_text.h - growing byte strings, and the little of UTF-8 that tokenizers and templates need.
+/* tokenizer_text.h - growing byte strings, and the little of UTF-8 that tokenizers and templates
+ * need.
  *
- * A bd_text starts as {0} and grows as bytes are added; running out of memory is remembered and told
- * once, by bd_text_check, so that a chain of additions needs no test after each.
+ * A bd_text starts as {0} and grows as bytes are added; running out of memory is remembered and
+ * told once, by bd_text_check, so that a chain of additions needs no test after each.
  *
  *     bd_text text = {0};
  *     bd_text_add(&text, bytes, size);
@@ -33,13 +34,14 @@ void bd_text_clear(bd_text *text); /* keeps the memory */
 void bd_text_free(bd_text *text);
 bool bd_text_check(const bd_text *text, bd_error *err);
 
-/* Where the first malformed sequence starts; `size` when there is none. Surrogates, overlong forms and
- * values past U+10FFFF are malformed. */
+/* Where the first malformed sequence starts; `size` when there is none. Surrogates, overlong forms
+ * and values past U+10FFFF are malformed. */
 size_t bd_utf8_valid(const char *bytes, size_t size);
 
-/* Append `bytes` with every malformed part replaced by one U+FFFD, a part being the longest start of a
- * character that no character continues (Unicode 3.9, "maximal subpart"). Returns how many bytes were
- * used: all, unless `more` says that bytes may follow and the last ones are the start of a character. */
+/* Append `bytes` with every malformed part replaced by one U+FFFD, a part being the longest start
+ * of a character that no character continues (Unicode 3.9, "maximal subpart"). Returns how many
+ * bytes were used: all, unless `more` says that bytes may follow and the last ones are the start of
+ * a character. */
 size_t bd_utf8_repair(bd_text *out, const char *bytes, size_t size, bool more);
 
 /* The character at *at of well-formed text, and *at moved past it. */

@@ -1,5 +1,5 @@
-/* Counting words, and turning a finished vocabulary into a tokenizer. The merges in between are learned
- * in tokenizer_learn.c. */
+/* Counting words, and turning a finished vocabulary into a tokenizer. The merges in between are
+ * learned in tokenizer_learn.c. */
 #include "format/tokenizer_train.h"
 
 #include <stdlib.h>
@@ -18,7 +18,8 @@ const char *const bd_chatml_template =
 
 bd_tokenizer_recipe bd_tokenizer_recipe_default(void)
 {
-    static const char *const special[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"};
+    static const char *const special[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>",
+                                          "<|mask|>"};
     bd_tokenizer_recipe recipe = {.vocabulary = 8192,
                                   .least_count = 2,
                                   .special = special,
@@ -40,7 +41,8 @@ struct bd_tokenizer_trainer {
     bd_word_counts words;
 };
 
-// --- the recipe ------------------------------------------------------------------------------------
+// --- the recipe
+// ------------------------------------------------------------------------------------
 
 static bool is_special(const bd_tokenizer_recipe *recipe, const char *text)
 {
@@ -54,11 +56,14 @@ static bool check_recipe(const bd_tokenizer_recipe *recipe, bd_error *err)
 {
     int64_t least = 256 + recipe->special_count;
     if (recipe->special_count < 0 || recipe->special_count > 10000)
-        return bd_fail(err, "%lld special tokens, 0 to 10000 expected", (long long)recipe->special_count);
+        return bd_fail(err, "%lld special tokens, 0 to 10000 expected",
+                       (long long)recipe->special_count);
     if (recipe->vocabulary < least || recipe->vocabulary > BD_MOST_TOKENS)
-        return bd_fail(err, "a vocabulary of %lld tokens, %lld (256 bytes and %lld special tokens) to %d expected",
-                       (long long)recipe->vocabulary, (long long)least, (long long)recipe->special_count,
-                       BD_MOST_TOKENS);
+        return bd_fail(
+            err,
+            "a vocabulary of %lld tokens, %lld (256 bytes and %lld special tokens) to %d expected",
+            (long long)recipe->vocabulary, (long long)least, (long long)recipe->special_count,
+            BD_MOST_TOKENS);
     if (recipe->least_count < 1 || recipe->longest_token < 0)
         return bd_fail(err, "least count %lld and longest token %lld, at least 1 and 0 expected",
                        (long long)recipe->least_count, (long long)recipe->longest_token);
@@ -147,7 +152,8 @@ void bd_tokenizer_trainer_destroy(bd_tokenizer_trainer *t)
     free(t);
 }
 
-// --- counting --------------------------------------------------------------------------------------
+// --- counting
+// --------------------------------------------------------------------------------------
 
 static bool words_grow(bd_word_counts *w, bd_error *err)
 {
@@ -167,7 +173,8 @@ static bool words_grow(bd_word_counts *w, bd_error *err)
         return bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for %lld words", (long long)w->count);
     memset(bucket, 0xff, size * sizeof *bucket);
     for (int64_t i = 0; i < w->count; i++) {
-        uint64_t at = bd_hash_bytes(w->bytes.data + w->words[i].begin, w->words[i].size) & (size - 1);
+        uint64_t at =
+            bd_hash_bytes(w->bytes.data + w->words[i].begin, w->words[i].size) & (size - 1);
         while (bucket[at] >= 0)
             at = (at + 1) & (size - 1);
         bucket[at] = (int32_t)i;
@@ -191,7 +198,8 @@ static bool count_word(void *context, const char *text, size_t size, bd_error *e
             return true;
         }
     }
-    w->words[w->count] = (bd_counted_word){.begin = w->bytes.size, .size = (uint32_t)size, .count = 1};
+    w->words[w->count] =
+        (bd_counted_word){.begin = w->bytes.size, .size = (uint32_t)size, .count = 1};
     bd_text_add(&w->bytes, text, size);
     w->bucket[at] = (int32_t)w->count++;
     return bd_text_check(&w->bytes, err);
@@ -205,11 +213,13 @@ void bd_word_counts_free(bd_word_counts *w)
     *w = (bd_word_counts){0};
 }
 
-bool bd_tokenizer_trainer_feed(bd_tokenizer_trainer *t, const char *text, size_t size, bd_error *err)
+bool bd_tokenizer_trainer_feed(bd_tokenizer_trainer *t, const char *text, size_t size,
+                               bd_error *err)
 {
     size_t good = bd_utf8_valid(text, size);
     if (good < size)
-        return bd_fail(err, "the text is not UTF-8 at byte %zu (0x%02x)", good, (uint8_t)text[good]);
+        return bd_fail(err, "the text is not UTF-8 at byte %zu (0x%02x)", good,
+                       (uint8_t)text[good]);
     if (!bd_normal_already(BD_NFC, text, size)) {
         bd_text_clear(&t->normal);
         if (!bd_normalize(BD_NFC, text, size, &t->normal, NULL, err))
@@ -221,7 +231,8 @@ bool bd_tokenizer_trainer_feed(bd_tokenizer_trainer *t, const char *text, size_t
     return bd_stage_split(&t->stage, &t->matcher, text, size, count_word, &t->words, err);
 }
 
-// --- the result ------------------------------------------------------------------------------------
+// --- the result
+// ------------------------------------------------------------------------------------
 
 static void spell(const bd_vocabulary *v, int32_t id, bd_text *out)
 {
@@ -249,8 +260,8 @@ static json_t *model_json(const bd_vocabulary *v)
         ok = !text.failed && json_array_append_new(merges, json_string(text.data)) == 0;
     }
     bd_text_free(&text);
-    json_t *model = ok ? json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:O, s:O}", "type", "BPE",
-                                   "dropout", "unk_token", "continuing_subword_prefix",
+    json_t *model = ok ? json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:O, s:O}", "type",
+                                   "BPE", "dropout", "unk_token", "continuing_subword_prefix",
                                    "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
                                    "ignore_merges", 0, "vocab", vocab, "merges", merges)
                        : NULL;
@@ -265,8 +276,9 @@ static json_t *tokenizer_json(const bd_tokenizer_recipe *recipe, const bd_vocabu
     json_t *added = json_object_get(root, "added_tokens");
     bool ok = root && json_object_set_new(root, "model", model_json(v)) == 0;
     for (int64_t i = 0; ok && i < recipe->special_count; i++)
-        ok = json_array_append_new(added, bd_added_token_json((int32_t)(v->size + i), recipe->special[i],
-                                                              strlen(recipe->special[i]), true)) == 0;
+        ok = json_array_append_new(added,
+                                   bd_added_token_json((int32_t)(v->size + i), recipe->special[i],
+                                                       strlen(recipe->special[i]), true)) == 0;
     if (ok)
         return root;
     json_decref(root);
@@ -284,7 +296,8 @@ static bool give_roles(bd_tokenizer *tokenizer, const bd_tokenizer_recipe *recip
     return bd_tokenizer_set_chat_template(tokenizer, recipe->chat_template, err);
 }
 
-bd_tokenizer *bd_tokenizer_trainer_finish(bd_tokenizer_trainer *t, bd_progress *progress, bd_error *err)
+bd_tokenizer *bd_tokenizer_trainer_finish(bd_tokenizer_trainer *t, bd_progress *progress,
+                                          bd_error *err)
 {
     bd_vocabulary vocabulary = {0};
     bd_tokenizer *tokenizer = NULL;

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- the byte alphabet -----------------------------------------------------------------------------
+// --- the byte alphabet
+// -----------------------------------------------------------------------------
 
 static bool shows_itself(int byte)
 {
@@ -50,7 +51,8 @@ bool bd_unspell(const char *spelled, size_t size, bd_text *bytes)
     return true;
 }
 
-// --- hashing ---------------------------------------------------------------------------------------
+// --- hashing
+// ---------------------------------------------------------------------------------------
 
 static uint64_t mix(uint64_t x)
 {
@@ -86,7 +88,8 @@ static uint64_t power_of_two_above(int64_t count)
     return room;
 }
 
-// --- tokens ----------------------------------------------------------------------------------------
+// --- tokens
+// ----------------------------------------------------------------------------------------
 
 static bool no_memory(bd_error *err)
 {
@@ -202,14 +205,17 @@ int32_t bd_vocabulary_find(const bd_vocabulary *v, const char *bytes, size_t siz
     return -1;
 }
 
-// --- merges ----------------------------------------------------------------------------------------
+// --- merges
+// ----------------------------------------------------------------------------------------
 
 // A pair that is listed twice has the later rank, as in other libraries.
-bool bd_vocabulary_merge(bd_vocabulary *v, int32_t left, int32_t right, int32_t result, bd_error *err)
+bool bd_vocabulary_merge(bd_vocabulary *v, int32_t left, int32_t right, int32_t result,
+                         bd_error *err)
 {
     if (v->merge_count == v->merge_room) {
         int64_t room = v->merge_room ? v->merge_room * 2 : 1024;
-        uint64_t *larger = room < INT32_MAX ? realloc(v->merges, (size_t)room * sizeof *larger) : NULL;
+        uint64_t *larger =
+            room < INT32_MAX ? realloc(v->merges, (size_t)room * sizeof *larger) : NULL;
         if (!larger)
             return no_memory(err);
         v->merges = larger;

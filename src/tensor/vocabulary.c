@@ -3,6 +3,7 @@
 #include <assert.h>
 
 #include "base/threads.h"
+#include "tensor/isa/divergence.h"
 #include "tensor/isa/vocabulary.h"
 #include "tensor/rows.h"
 
@@ -14,6 +15,10 @@ enum { LEAST_ROWS = 32, MOST_ROWS = 512 };
 
 #define ENTRY(level) bd_vocabulary_row_##level,
 static void (*const row_kernels[BD_ISA_COUNT])(bd_vocabulary_row *) = {BD_FOR_EACH_ISA(ENTRY)};
+
+#define DIVERGENCE(level) bd_divergence_row_##level,
+static void (*const divergence_kernels[BD_ISA_COUNT])(bd_divergence_row *) = {
+    BD_FOR_EACH_ISA(DIVERGENCE)};
 
 static int64_t chunk_rows(int64_t vocabulary)
 {
@@ -39,10 +44,31 @@ static void skip_row(const bd_vocabulary_loss *loss, int64_t r)
         loss->hard_loss[r] = 0;
     if (loss->soft_loss)
         loss->soft_loss[r] = 0;
+    if (loss->divergence_loss)
+        loss->divergence_loss[r] = 0;
     if (loss->best)
         loss->best[r] = -1;
     if (loss->log_normalizer)
         loss->log_normalizer[r] = 0;
+}
+
+// The divergence reads the logits that the other losses have read, so their gradient stands elsewhere.
+static void diverge(const logits_job *job, int64_t i, int64_t r)
+{
+    const bd_vocabulary_loss *loss = job->loss;
+    const int64_t V = loss->vocabulary;
+    assert(job->teacher && loss->temperature > 0 && job->d_logits != job->logits);
+    bd_divergence_row row = {.logits = job->logits + i * V,
+                             .teacher = job->teacher[i],
+                             .vocabulary = V,
+                             .kind = loss->divergence,
+                             .temperature = loss->temperature,
+                             .beta = loss->beta,
+                             .scale = loss->scale[r] * loss->divergence_weight,
+                             .d_logits = job->d_logits ? job->d_logits + i * V : NULL};
+    divergence_kernels[bd_isa()](&row);
+    if (loss->divergence_loss)
+        loss->divergence_loss[r] = (float)row.value;
 }
 
 static void loss_of_row(const logits_job *job, int64_t i)
@@ -72,6 +98,8 @@ static void loss_of_row(const logits_job *job, int64_t i)
         loss->hard_loss[r] = row.hard_loss;
     if (loss->soft_loss)
         loss->soft_loss[r] = row.soft_loss;
+    if (loss->divergence != BD_DIVERGENCE_NONE)
+        diverge(job, i, r);
     if (loss->best)
         loss->best[r] = row.best;
     if (loss->log_normalizer)
@@ -112,6 +140,7 @@ typedef struct {
     int64_t *index; // rows of the loss in this chunk, ascending; none of scale 0
     int64_t count;
     float *logits;
+    float *d_logits; // the same array, unless a divergence needs both; NULL: no gradient
     const float **teacher; // [count], or NULL without soft labels
     float *teacher_logits; // room for them where they are computed here
 } chunk;
@@ -219,18 +248,17 @@ static void add_feature_gradient(const chunk *c, const bd_vocabulary_term *term)
     assert(term->head_backward && term->head_backward->out == width &&
            term->head_backward->in == V);
     if (contiguous(c)) {
-        bd_matmul(term->head_backward, c->logits, c->count, V, NULL,
+        bd_matmul(term->head_backward, c->d_logits, c->count, V, NULL,
                   term->d_features + c->index[0] * width, width, BD_ACCUMULATE, c->scratch);
         return;
     }
     float *gradient = bd_arena_floats(c->scratch, c->count * width);
-    bd_matmul(term->head_backward, c->logits, c->count, V, NULL, gradient, width, BD_STORE,
+    bd_matmul(term->head_backward, c->d_logits, c->count, V, NULL, gradient, width, BD_STORE,
               c->scratch);
     for (int64_t i = 0; i < c->count; i++)
         bd_accumulate(gradient + i * width, width, term->d_features + c->index[i] * width);
 }
 
-// c->logits holds the gradient of the logits now.
 static void add_gradients(const chunk *c)
 {
     for (int i = 0; i < c->loss->term_count; i++) {
@@ -239,7 +267,7 @@ static void add_gradients(const chunk *c)
         if (term->d_features)
             add_feature_gradient(c, term);
         if (term->d_head)
-            bd_matmul_weight_gradient(term->compute, c->logits, c->loss->vocabulary,
+            bd_matmul_weight_gradient(term->compute, c->d_logits, c->loss->vocabulary,
                                       chunk_features(c, term->features, term->width), term->width,
                                       c->count, c->loss->vocabulary, term->width, term->d_head,
                                       c->scratch);
@@ -259,6 +287,9 @@ void bd_vocabulary_forward_backward(const bd_vocabulary_loss *loss, bd_arena *sc
         c.most = loss->rows;
     c.index = bd_arena_alloc(scratch, (size_t)c.most * sizeof *c.index);
     c.logits = bd_arena_floats(scratch, c.most * V);
+    if (gradient)
+        c.d_logits = loss->divergence == BD_DIVERGENCE_NONE ? c.logits
+                                                            : bd_arena_floats(scratch, c.most * V);
     if (soft)
         c.teacher = bd_arena_alloc(scratch, (size_t)c.most * sizeof *c.teacher);
     if (loss->teacher_features)
@@ -274,7 +305,7 @@ void bd_vocabulary_forward_backward(const bd_vocabulary_loss *loss, bd_arena *sc
                           .count = c.count,
                           .logits = c.logits,
                           .teacher = c.teacher,
-                          .d_logits = gradient ? c.logits : NULL};
+                          .d_logits = c.d_logits};
         losses_of_logits(&job);
         if (gradient)
             add_gradients(&c);

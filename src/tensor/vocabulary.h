@@ -27,6 +27,15 @@ typedef struct {
 
 enum { BD_VOCABULARY_TERMS = 2 };
 
+/* How far the student's distribution is from the teacher's, both softened by a temperature T. */
+typedef enum {
+    BD_DIVERGENCE_NONE,
+    BD_DIVERGENCE_FORWARD_KL,      /* T^2 KL(teacher, student) (block-diffusion G-25) */
+    BD_DIVERGENCE_REVERSE_KL,      /* T^2 KL(student, teacher) (decision 18) */
+    BD_DIVERGENCE_JENSEN_SHANNON,  /* T^2 (beta KL(teacher, m) + (1 - beta) KL(student, m)) (G-30) */
+    BD_DIVERGENCE_TOTAL_VARIATION, /* sum |student - teacher|, not halved (draft-family 5.4) */
+} bd_divergence_kind;
+
 typedef struct {
     int64_t rows, vocabulary;
     bd_vocabulary_term terms[BD_VOCABULARY_TERMS];
@@ -43,9 +52,15 @@ typedef struct {
     const float *const *teacher_logits; /* [rows] pointers to [vocabulary] */
     const float *const *teacher_features; /* [rows] pointers to [teacher_head->in] */
     const bd_packed *teacher_head;
+    /* A divergence from the same teacher rows, beside or instead of the soft cross entropy. */
+    bd_divergence_kind divergence;
+    float divergence_weight;       /* in the row loss */
+    float temperature;             /* > 0 */
+    float beta;                    /* Jensen-Shannon only: weight of the teacher in the mixture */
     /* Out, each [rows] or NULL. */
     float *hard_loss;              /* cross entropy of the target */
     float *soft_loss;              /* soft cross entropy */
+    float *divergence_loss;        /* the divergence, unweighted */
     int32_t *best;                 /* arg max, lowest id on ties; -1 for skipped rows */
     float *log_normalizer;         /* logsumexp(z) */
 } bd_vocabulary_loss;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "train/model_task.h"
 #include "train/row_order.h"
 #include "train/token_loss.h"
 
@@ -108,16 +108,10 @@ static bool save_batch(void *self, const char *folder, bd_error *err)
 // --- what resume must match
 // ------------------------------------------------------------------------
 
-static bool add_config(bd_contract *contract, const bd_model *model, bd_error *err)
+static bd_model_output output_of(const bd_pretrain_options *o)
 {
-    json_t *config = bd_model_config_to_json(&model->config);
-    char *text = config ? json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
-    json_decref(config);
-    if (!text)
-        return bd_fail_as(err, BD_ERROR_SYSTEM, "contract: no memory for the model's config");
-    bd_contract_hash(contract, "model_config", text, strlen(text));
-    free(text);
-    return true;
+    return (bd_model_output){
+        .save_dtype = o->save_dtype, .start = o->start, .companions = o->companions};
 }
 
 static bool identity(void *self, bd_contract *contract, bd_error *err)
@@ -125,8 +119,6 @@ static bool identity(void *self, bd_contract *contract, bd_error *err)
     pretrain *p = self;
     const bd_pretrain_options *o = &p->options;
     bd_contract_text(contract, "objective", "causal_lm");
-    bd_contract_int(contract, "vocab_size", o->model->config.vocabulary);
-    bd_contract_text(contract, "start", o->start ? o->start : "not told");
     bd_contract_int(contract, "data_tokens", o->token_count);
     bd_contract_hash(contract, "data_sha256", o->tokens,
                      (size_t)o->token_count * sizeof *o->tokens);
@@ -136,42 +128,18 @@ static bool identity(void *self, bd_contract *contract, bd_error *err)
     bd_contract_int(contract, "epochs", o->epochs);
     bd_contract_int(contract, "seed", (int64_t)o->seed);
     bd_contract_number(contract, "z_loss", (double)o->z_loss);
-    bd_contract_text(contract, "save_dtype", bd_dtype_name(o->save_dtype));
-    return add_config(contract, o->model, err);
+    bd_model_output output = output_of(o);
+    return bd_model_task_identity(o->model, &output, contract, err);
 }
 
 // --- saving
 // ----------------------------------------------------------------------------------------
 
-/* The files that make a folder of weights one that a user can talk to; copied if they are there. */
-static bool copy_companions(const char *from, const char *to, bd_error *err)
-{
-    static const char *const names[] = {
-        "tokenizer.json",      "tokenizer_config.json",   "vocab.json",
-        "merges.txt",          "special_tokens_map.json", "added_tokens.json",
-        "chat_template.jinja", "generation_config.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char source[BD_PATH], target[BD_PATH];
-        if (!bd_path_join(source, from, names[i], err) || !bd_path_join(target, to, names[i], err))
-            return false;
-        if (!bd_file_exists(source))
-            continue;
-        bd_map map;
-        if (!bd_map_open(&map, source, err))
-            return false;
-        bool ok = bd_file_write(target, map.data, map.size, err);
-        bd_map_close(&map);
-        if (!ok)
-            return false;
-    }
-    return true;
-}
-
 static bool save(void *self, const char *folder, bd_error *err)
 {
     const bd_pretrain_options *o = &((pretrain *)self)->options;
-    return bd_model_save(o->model, folder, o->save_dtype, err) &&
-           (!o->companions || copy_companions(o->companions, folder, err));
+    bd_model_output output = output_of(o);
+    return bd_model_task_save(o->model, &output, folder, err);
 }
 
 // --- creating

@@ -186,6 +186,84 @@ static void observed_and_given_features_agree(void **state) // B6
     bd_arena_destroy(arena);
 }
 
+/* The loss along a direction in one parameter. */
+static double loss_at(micro *m, bd_parameter *p, const float *own, const float *direction,
+                      double by)
+{
+    for (int64_t i = 0; i < p->count; i++)
+        p->value[i] = (float)((double)own[i] + by * (double)direction[i]);
+    bd_parameter_changed(p);
+    bd_draft_loss loss = micro_step(m, true, plain, NULL);
+    return bd_weighted_mean(loss.sum, loss.weight);
+}
+
+/* Sinks, biases, a window and causal blocks together, against differences of the loss. */
+static void gradients_are_slopes_of_the_loss(void **state)
+{
+    (void)state;
+    bd_error err = {0};
+    bd_arena *arena = check_arena();
+    micro *m = micro_open();
+    bd_draft_close(m->draft);
+    bd_draft_config config = micro_draft_config();
+    config.sink = config.stack.qkv_bias = true;
+    config.window = 5;
+    config.causality = BD_DRAFT_CAUSAL;
+    check_ok(bd_draft_config_complete(&config, &m->target->config, &err), err);
+    m->draft = bd_draft_create(&config, m->target, 1, BD_F32, &err);
+    check_ok(m->draft && bd_draft_train(m->draft, &err), err);
+    micro_weights(m);
+    for (int64_t i = 0; i < m->draft->parameters.count; i++)
+        if (strstr(m->draft->parameters.items[i]->name, "bias"))
+            micro_parameter(m->draft->parameters.items[i], 300 + i, .3, 0);
+    assert_int_equal(m->draft->parameters.count, 25 + 2 * 5);
+    for (int64_t i = 0; i < m->draft->parameters.count; i++) {
+        bd_parameter *p = m->draft->parameters.items[i];
+        float *own = bd_arena_floats(arena, p->count),
+              *direction = bd_arena_floats(arena, p->count);
+        memcpy(own, p->value, (size_t)p->count * sizeof(float));
+        check_fill(direction, p->count, (uint64_t)i);
+        micro_step(m, true, plain, NULL);
+        double slope = 0, size = 0;
+        for (int64_t n = 0; n < p->count; n++) {
+            slope += (double)p->gradient[n] * (double)direction[n];
+            size += (double)p->gradient[n] * (double)p->gradient[n];
+        }
+        assert_true(size > 0);
+        const double step = 2e-3;
+        double difference =
+            loss_at(m, p, own, direction, step) - loss_at(m, p, own, direction, -step);
+        loss_at(m, p, own, direction, 0);
+        if (fabs(difference / (2 * step) - slope) > 2e-3 * fmax(1, sqrt(size)))
+            fail_msg("%s: slope %g, difference %g", p->name, slope, difference / (2 * step));
+    }
+    micro_close(m);
+    bd_arena_destroy(arena);
+}
+
+/* Draft-family T16: one block behind a context of 5, by the rule that training uses. */
+static void a_block_in_generation(void **state)
+{
+    (void)state;
+    static const char *const causal[3] = {"00111100", "00011110", "00001111"};
+    static const char *const both[3] = {"00111111", "00011111", "00001111"};
+    bd_draft_config config = micro_draft_config();
+    config.block_size = 3;
+    const bd_anchors anchors = {.blocks = 1, .anchor = (int32_t[]){5}, .keep = (uint8_t[]){1}};
+    for (int mode = 0; mode < 3; mode++) {
+        config.window = mode < 2 ? 4 : 0;
+        config.causality = mode == 0 ? BD_DRAFT_CAUSAL : BD_DRAFT_BIDIRECTIONAL;
+        bd_visibility rule = bd_draft_rule(&config, 0, 5, &anchors);
+        assert_int_equal(rule.query_length, 3);
+        assert_int_equal(rule.key_length, 8);
+        for (int64_t q = 0; q < 3; q++)
+            for (int64_t k = 0; k < 8; k++) {
+                bool want = mode == 2 || (mode == 0 ? causal : both)[q][k] == '1';
+                assert_int_equal(bd_visibility_allows(&rule, 0, q, k), want);
+            }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +273,8 @@ int main(void)
         cmocka_unit_test(unused_columns_change_nothing),
         cmocka_unit_test(fixed_and_fitted_axes_agree),
         cmocka_unit_test(observed_and_given_features_agree),
+        cmocka_unit_test(gradients_are_slopes_of_the_loss),
+        cmocka_unit_test(a_block_in_generation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

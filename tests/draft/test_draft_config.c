@@ -349,6 +349,35 @@ static void writing(void **state)
     json_decref(root);
 }
 
+/* Damaged files are understood or refused; nothing else happens (run with sanitizers). */
+static void hostile_bytes(void **state)
+{
+    (void)state;
+    char text[sizeof plain];
+    uint64_t noise = 1;
+    int refused = 0;
+    for (int i = 0; i < 3000; i++) {
+        bd_error err = {0};
+        bd_draft_config c;
+        memcpy(text, plain, sizeof plain);
+        for (int n = 0; n <= i % 3; n++) {
+            size_t at = (size_t)((check_noise(&noise) + 1) / 2 * (float)(sizeof plain - 1));
+            text[at] = "0123456789-e.[]{}\",ntfx"[(int)((check_noise(&noise) + 1) * 11.9f)];
+        }
+        json_t *root = bd_json_parse(text, sizeof plain - 1, "draft", &err);
+        bool ok = root && bd_draft_config_parse(root, "draft", &c, &err);
+        assert_true(ok || err.message[0]);
+        refused += !ok;
+        if (ok) {
+            int64_t tensors, values;
+            bd_draft_size(&c, &tensors, &values);
+            assert_true(tensors > 0);
+        }
+        json_decref(root);
+    }
+    assert_true(refused > 1000 && refused < 3000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +391,7 @@ int main(void)
         cmocka_unit_test(windows),
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(writing),
+        cmocka_unit_test(hostile_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

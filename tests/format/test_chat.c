@@ -1,10 +1,12 @@
-/* Conversations: golden/block-diffusion/chat.json with real tokenizers and templates, and small ones. */
+/* Conversations: golden/block-diffusion/chat.json with real tokenizers and templates, and small
+ * ones. */
 #include "base/sha256.h"
 #include "format/chat.h"
 #include "format/tokenizer_packages.h"
 #include "format/tokenizer_small.h"
 
-// --- golden ----------------------------------------------------------------------------------------
+// --- golden
+// ----------------------------------------------------------------------------------------
 
 static void check_span(const char *what, const bd_chat_span *got, json_t *want)
 {
@@ -16,8 +18,8 @@ static void check_span(const char *what, const bd_chat_span *got, json_t *want)
         {got->token_begin, json_integer_value(json_array_get(tokens, 0))},
         {got->token_end, json_integer_value(json_array_get(tokens, 1))},
         {got->starts_inside_token, json_is_true(json_object_get(want, "starts_inside_token"))}};
-    static const char *const names[] = {"message", "begin", "end", "first token", "end of tokens",
-                                        "starts inside a token"};
+    static const char *const names[] = {"message",     "begin",         "end",
+                                        "first token", "end of tokens", "starts inside a token"};
     for (int i = 0; i < 6; i++)
         if (pairs[i][0] != pairs[i][1])
             fail_msg("%s: %s is %lld, wanted %lld", what, names[i], (long long)pairs[i][0],
@@ -57,8 +59,10 @@ static void golden_chat(const char *name)
     bd_chat *chat = bd_chat_open(tokenizer, NULL, &err);
     check_ok(chat != NULL, err);
     // Found out from the template, not told.
-    assert_string_equal(bd_chat_header(chat), json_string_value(json_object_get(facts, "assistant_header")));
-    assert_string_equal(bd_chat_end(chat), json_string_value(json_object_get(facts, "assistant_end")));
+    assert_string_equal(bd_chat_header(chat),
+                        json_string_value(json_object_get(facts, "assistant_header")));
+    assert_string_equal(bd_chat_end(chat),
+                        json_string_value(json_object_get(facts, "assistant_end")));
 
     json_t *root = golden_json("chat.json"), *item;
     size_t index, checked = 0;
@@ -68,7 +72,8 @@ static void golden_chat(const char *name)
         if (!want)
             continue;
         char what[100];
-        snprintf(what, sizeof what, "%s %s", name, json_string_value(json_object_get(item, "name")));
+        snprintf(what, sizeof what, "%s %s", name,
+                 json_string_value(json_object_get(item, "name")));
         json_t *thinking = json_object_get(item, "enable_thinking");
         json_t *variables = json_object();
         if (thinking)
@@ -105,12 +110,14 @@ static void llama3_chat(void **state)
     golden_chat("llama3");
 }
 
-// --- small templates -------------------------------------------------------------------------------
+// --- small templates
+// -------------------------------------------------------------------------------
 
 static bd_tokenizer *chat_tokenizer(void)
 {
     small_parts p = small_default;
-    p.added = "{\"id\": 300, \"content\": \"<s>\", \"special\": true}, {\"id\": 301, \"content\": \"<e>\", "
+    p.added = "{\"id\": 300, \"content\": \"<s>\", \"special\": true}, {\"id\": 301, \"content\": "
+              "\"<e>\", "
               "\"special\": true}, {\"id\": 302, \"content\": \"<a>\", \"special\": true}";
     p.normalizer = "{\"type\": \"NFC\"}";
     bd_tokenizer *t = small_tokenizer(&p);
@@ -143,12 +150,13 @@ static void mark(const bd_conversation *c, bd_text *out)
     bd_text_add(out, c->text.data + at, c->text.size - (size_t)at);
 }
 
-#define CHATML                                                                                         \
-    "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}<e>\n{% endfor %}"                         \
+#define CHATML                                                                                     \
+    "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}<e>\n{% endfor %}"                     \
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-#define TWO "[{\"role\": \"user\", \"content\": \"Q\"}, {\"role\": \"assistant\", \"content\": \"A\"}]"
-#define FOUR                                                                                           \
-    "[{\"role\": \"user\", \"content\": \"Q\"}, {\"role\": \"assistant\", \"content\": \"A\"}, "      \
+#define TWO                                                                                        \
+    "[{\"role\": \"user\", \"content\": \"Q\"}, {\"role\": \"assistant\", \"content\": \"A\"}]"
+#define FOUR                                                                                       \
+    "[{\"role\": \"user\", \"content\": \"Q\"}, {\"role\": \"assistant\", \"content\": \"A\"}, "   \
     "{\"role\": \"user\", \"content\": \"R\"}, {\"role\": \"assistant\", \"content\": \"B\"}]"
 
 static const small_case small_cases[] = {
@@ -157,52 +165,68 @@ static const small_case small_cases[] = {
      "<s>user\nQ<e>\n<s>assistant\n[1:A<e>]\n<s>user\nR<e>\n<s>assistant\n[3:B<e>]\n", false},
     // What somebody says does not open or close a turn.
     {CHATML,
-     "[{\"role\": \"user\", \"content\": \"<s>assistant\\nno<e>\"}, {\"role\": \"assistant\", \"content\": "
+     "[{\"role\": \"user\", \"content\": \"<s>assistant\\nno<e>\"}, {\"role\": \"assistant\", "
+     "\"content\": "
      "\"x<e>\\n<s>assistant\\ny\"}]",
-     NULL, NULL, "<s>user\n<s>assistant\nno<e><e>\n<s>assistant\n[1:x<e>\n<s>assistant\ny<e>]\n", false},
-    {CHATML, "[{\"role\": \"assistant\", \"content\": \"\"}]", NULL, NULL, "<s>assistant\n[0:<e>]\n", false},
+     NULL, NULL, "<s>user\n<s>assistant\nno<e><e>\n<s>assistant\n[1:x<e>\n<s>assistant\ny<e>]\n",
+     false},
+    {CHATML, "[{\"role\": \"assistant\", \"content\": \"\"}]", NULL, NULL,
+     "<s>assistant\n[0:<e>]\n", false},
     {CHATML, "[]", NULL, NULL, "", false},
     // The end of a turn without a special token, and none at all.
-    {"{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}{% if add_generation_prompt "
+    {"{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}{% if "
+     "add_generation_prompt "
      "%}assistant: {% endif %}",
      TWO, NULL, NULL, "user: Q\n\nassistant: [1:A\n\n]", false},
-    {"{% for m in messages %}{% if m.role == 'user' %}Q{{ m.content }}:{% else %}{{ m.content }}{% endif "
+    {"{% for m in messages %}{% if m.role == 'user' %}Q{{ m.content }}:{% else %}{{ m.content }}{% "
+     "endif "
      "%}{% endfor %}",
      FOUR, NULL, NULL, "QQ:[1:A]QR:[3:B]", false},
     // A generation prompt that is always there; the beginning of the text in the first turn.
-    {"{% for m in messages %}{{ bos_token if loop.first }}{{ m.role }}\n{{ m.content }}<e>{% endfor "
+    {"{% for m in messages %}{{ bos_token if loop.first }}{{ m.role }}\n{{ m.content }}<e>{% "
+     "endfor "
      "%}{{ 'assistant\n' }}",
      TWO, NULL, NULL, "<s>user\nQ<e>assistant\n[1:A<e>]assistant\n", false},
     // A generation prompt that says more than older turns have.
-    {"{% for m in messages %}<s>{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<a>\n{% endif "
-     "%}{{ m.content }}<e>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n<a>\n{% endif %}",
+    {"{% for m in messages %}<s>{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}<a>\n{% "
+     "endif "
+     "%}{{ m.content }}<e>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n<a>\n{% endif "
+     "%}",
      FOUR, NULL, NULL,
      "<s>user\nQ<e>\n<s>assistant\n[1:A<e>]\n<s>user\nR<e>\n<s>assistant\n<a>\n[3:B<e>]\n", false},
     // Marked by the template, also as a part of the turn.
-    {"{% for m in messages %}<s>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content "
+    {"{% for m in messages %}<s>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ "
+     "m.content "
      "}}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<e>\n{% endfor %}",
-     FOUR, NULL, NULL, "<s>user\nQ<e>\n<s>assistant\n[1:A]<e>\n<s>user\nR<e>\n<s>assistant\n[3:B]<e>\n", false},
+     FOUR, NULL, NULL,
+     "<s>user\nQ<e>\n<s>assistant\n[1:A]<e>\n<s>user\nR<e>\n<s>assistant\n[3:B]<e>\n", false},
     // Told by the caller.
     {CHATML, TWO, "<s>assistant", "\n", "<s>user\nQ<e>\n<s>assistant[1:\nA<e>\n]", false},
     // Loops over numbers do not tell which message is printed: the text is searched.
-    {"{% for i in range(messages|length) %}<s>{{ messages[i].role }}\n{{ messages[i].content }}<e>\n{% "
+    {"{% for i in range(messages|length) %}<s>{{ messages[i].role }}\n{{ messages[i].content "
+     "}}<e>\n{% "
      "endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}",
      FOUR, NULL, NULL,
      "<s>user\nQ<e>\n<s>assistant\n[1:A<e>]\n<s>user\nR<e>\n<s>assistant\n[3:B<e>]\n", false},
-    {"{% for i in range(messages|length) %}<s>{{ messages[i].role }}\n{{ messages[i].content }}<e>\n{% "
+    {"{% for i in range(messages|length) %}<s>{{ messages[i].role }}\n{{ messages[i].content "
+     "}}<e>\n{% "
      "endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}",
-     "[{\"role\": \"user\", \"content\": \"<s>assistant\\nno<e>\"}, {\"role\": \"assistant\", \"content\": "
+     "[{\"role\": \"user\", \"content\": \"<s>assistant\\nno<e>\"}, {\"role\": \"assistant\", "
+     "\"content\": "
      "\"A\"}]",
      NULL, NULL, "more turns", true},
-    // A template that prints nothing of the answers, one that refuses, one that says nothing useful.
-    {"{% for m in messages %}{{ m.role }}{% endfor %}", TWO, NULL, NULL, "does not print what the assistant",
-     true},
+    // A template that prints nothing of the answers, one that refuses, one that says nothing
+    // useful.
+    {"{% for m in messages %}{{ m.role }}{% endfor %}", TWO, NULL, NULL,
+     "does not print what the assistant", true},
     {"{{ raise_exception('no tools') }}", TWO, NULL, NULL, "no tools", true},
-    {"{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}{% endfor %}{% if add_generation_prompt "
+    {"{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}{% endfor %}{% if "
+     "add_generation_prompt "
      "%}<s>bot\n{% endif %}",
      TWO, NULL, NULL, "does not open the assistant's turns", true},
-    {"{% for m in messages %}{% set x %}{% generation %}a{% endgeneration %}{% endset %}{% endfor %}", TWO,
-     NULL, NULL, "generation block inside", true},
+    {"{% for m in messages %}{% set x %}{% generation %}a{% endgeneration %}{% endset %}{% endfor "
+     "%}",
+     TWO, NULL, NULL, "generation block inside", true},
 };
 
 static void small_chats(void **state)
@@ -212,7 +236,8 @@ static void small_chats(void **state)
     for (size_t i = 0; i < sizeof small_cases / sizeof *small_cases; i++) {
         const small_case *c = &small_cases[i];
         bd_error err = {0};
-        bd_chat_options options = {.template_source = c->template, .header = c->header, .end = c->end};
+        bd_chat_options options = {
+            .template_source = c->template, .header = c->header, .end = c->end};
         bd_chat *chat = bd_chat_open(tokenizer, &options, &err);
         check_ok(chat != NULL, err);
         json_error_t where;
@@ -241,13 +266,16 @@ static void tokens_of_spans(void **state)
     bd_tokenizer *tokenizer = chat_tokenizer();
     bd_error err = {0};
     bd_chat_options options = {
-        .template_source = "{% for m in messages %}{{ m.role[0] }}:{% generation %}{{ m.content }}{% "
-                           "endgeneration %}{% endfor %}"};
+        .template_source =
+            "{% for m in messages %}{{ m.role[0] }}:{% generation %}{{ m.content }}{% "
+            "endgeneration %}{% endfor %}"};
     bd_chat *chat = bd_chat_open(tokenizer, &options, &err);
     check_ok(chat != NULL, err);
     json_error_t where;
-    // "h" + "ello": one token "hello" reaches into the span; "e\u0301" is two tokens of one character.
-    bd_chat_request request = {.messages = json_loads("[{\"role\": \"a\", \"content\": \"e\u0301o\"}]", 0, &where)};
+    // "h" + "ello": one token "hello" reaches into the span; "e\u0301" is two tokens of one
+    // character.
+    bd_chat_request request = {
+        .messages = json_loads("[{\"role\": \"a\", \"content\": \"e\u0301o\"}]", 0, &where)};
     bd_conversation c = {0};
     check_ok(bd_chat_render(chat, &request, &c, &err), err);
     assert_int_equal(c.tokens.count, 5); // a : \xc3 \xa9 o
@@ -261,11 +289,13 @@ static void tokens_of_spans(void **state)
     json_decref(request.messages);
     bd_chat_close(chat);
 
-    options.template_source = "{% for m in messages %}h{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";
+    options.template_source =
+        "{% for m in messages %}h{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";
     chat = bd_chat_open(tokenizer, &options, &err);
     check_ok(chat != NULL, err);
-    request.messages = json_loads("[{\"role\": \"a\", \"content\": \"ello\"}, {\"role\": \"a\", \"content\": \"e\"}]",
-                                  0, &where);
+    request.messages = json_loads(
+        "[{\"role\": \"a\", \"content\": \"ello\"}, {\"role\": \"a\", \"content\": \"e\"}]", 0,
+        &where);
     check_ok(bd_chat_render(chat, &request, &c, &err), err);
     assert_int_equal(c.tokens.count, 2); // hello he
     assert_true(c.spans[0].starts_inside_token && c.spans[1].starts_inside_token);
@@ -287,9 +317,10 @@ static void variables(void **state)
     check_refused(bd_chat_open(tokenizer, NULL, &err) != NULL, err, "no chat template");
     bd_chat_options options = {.template_source = "{% if"};
     check_refused(bd_chat_open(tokenizer, &options, &err) != NULL, err, "chat template:1:");
-    options.template_source = "{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}{{ tools is none }}{{ "
-                              "documents is none }}{{ add_generation_prompt }}{{ extra }}{{ "
-                              "strftime_now('%Y') }}{{ messages|length }}";
+    options.template_source =
+        "{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}{{ tools is none }}{{ "
+        "documents is none }}{{ add_generation_prompt }}{{ extra }}{{ "
+        "strftime_now('%Y') }}{{ messages|length }}";
     options.now = 86400 * 366;
     bd_chat *chat = bd_chat_open(tokenizer, &options, &err);
     check_ok(chat != NULL, err);
@@ -314,8 +345,9 @@ static void variables(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(qwen3_chat),      cmocka_unit_test(llama3_chat), cmocka_unit_test(small_chats),
-        cmocka_unit_test(tokens_of_spans), cmocka_unit_test(variables),
+        cmocka_unit_test(qwen3_chat),  cmocka_unit_test(llama3_chat),
+        cmocka_unit_test(small_chats), cmocka_unit_test(tokens_of_spans),
+        cmocka_unit_test(variables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,8 @@
 #include "base/progress.h"
 #include "format/tokenizer_small.h"
 
-// --- merging ---------------------------------------------------------------------------------------
+// --- merging
+// ---------------------------------------------------------------------------------------
 
 static void merges_by_rank(void **state)
 {
@@ -119,10 +120,11 @@ static void repeated_words(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- splitting -------------------------------------------------------------------------------------
+// --- splitting
+// -------------------------------------------------------------------------------------
 
-#define SPLIT(pattern, behavior, invert)                                                               \
-    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": " pattern         \
+#define SPLIT(pattern, behavior, invert)                                                           \
+    "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": " pattern     \
     ", \"behavior\": \"" behavior "\", \"invert\": " invert "}, " BYTE_LEVEL "]}"
 
 // With every pair of letters merged, tokens show where words end.
@@ -137,28 +139,37 @@ static void split_behaviors(void **state)
         {SPLIT("{\"String\": \"-\"}", "MergedWithNext", "false"), "--ab-cd", "-|-ab|-cd"},
         {SPLIT("{\"Regex\": \"[a-d]+\"}", "Isolated", "false"), "--ab-cd", "--|ab|-|cd"},
         {SPLIT("{\"Regex\": \"[a-d]+\"}", "Removed", "true"), "--ab-cd", "ab|cd"},
-        {SPLIT("{\"Regex\": \"x*\"}", "Isolated", "false"), "abcd", "a|b|c|d"}, // empty matches cut too
+        {SPLIT("{\"Regex\": \"x*\"}", "Isolated", "false"), "abcd",
+         "a|b|c|d"}, // empty matches cut too
         {SPLIT("{\"String\": \".\"}", "Isolated", "false"), "ab.cd", "ab|.|cd"},
         {SPLIT("{\"Regex\": \"\\\\p{N}{1,3}\"}", "Isolated", "false"), "1111111ab", "111|111|1|ab"},
         {SPLIT("{\"Regex\": \"\\\\u0061b\"}", "Removed", "false"), "ab-cdab", "-cd"},
         {SPLIT("{\"Regex\": \"(?m)a.\"}", "Removed", "false"), "a\nb", "b"},
         {SPLIT("{\"Regex\": \"^b\"}", "Removed", "false"), "a\nb", "a\n"},
         {SPLIT("{\"Regex\": \"\\\\w+\"}", "Removed", "false"), "ab\u00e9\u0301_\u0663\u00b2-", "-"},
-        {SPLIT("{\"Regex\": \"\\\\bb\"}", "Removed", "false"), "ab bb \u0301b", "ab |b \xcc\x81\x62"},
-        {SPLIT("{\"Regex\": \"\\\\s\"}", "Removed", "false"), "a\u180eb\u00a0\xc2\x85\u3000", "a\xe1\xa0\x8e\x62"},
+        {SPLIT("{\"Regex\": \"\\\\bb\"}", "Removed", "false"), "ab bb \u0301b",
+         "ab |b \xcc\x81\x62"},
+        {SPLIT("{\"Regex\": \"\\\\s\"}", "Removed", "false"), "a\u180eb\u00a0\xc2\x85\u3000",
+         "a\xe1\xa0\x8e\x62"},
         {SPLIT("{\"Regex\": \"[[:punct:]]\"}", "Removed", "false"), "a-$\u20acb", "a|b"},
-        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, "
-         BYTE_LEVEL "]}", "ab11", "ab|1|1"},
-        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\"}, " BYTE_LEVEL "]}", "ab11",
-         "ab|11"},
+        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", "
+         "\"individual_digits\": true}, " BYTE_LEVEL "]}",
+         "ab11", "ab|1|1"},
+        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\"}, " BYTE_LEVEL "]}",
+         "ab11", "ab|11"},
         {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Punctuation\", \"behavior\": "
-         "\"Contiguous\"}, " BYTE_LEVEL "]}", "ab--cd", "ab|--|cd"},
-        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Whitespace\"}, " BYTE_LEVEL "]}",
+         "\"Contiguous\"}, " BYTE_LEVEL "]}",
+         "ab--cd", "ab|--|cd"},
+        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Whitespace\"}, " BYTE_LEVEL
+         "]}",
          "ab -- cd", "ab|--|cd"},
-        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"WhitespaceSplit\"}, " BYTE_LEVEL "]}",
+        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"WhitespaceSplit\"}, " BYTE_LEVEL
+         "]}",
          "ab--  cd", "ab--|cd"},
-        {"{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": false}", "ab", " ab"},
-        {"{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": false}", " ab", " ab"},
+        {"{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": false}", "ab",
+         " ab"},
+        {"{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"use_regex\": false}", " ab",
+         " ab"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         small_parts p = small_default;
@@ -174,10 +185,11 @@ static void split_behaviors(void **state)
     }
 }
 
-// --- added tokens ----------------------------------------------------------------------------------
+// --- added tokens
+// ----------------------------------------------------------------------------------
 
 #define ADDED(id, text, flags) "{\"id\": " id ", \"content\": \"" text "\"" flags "}"
-#define PLAIN ", \"normalized\": false, \"special\": true"
+#define PLAIN                  ", \"normalized\": false, \"special\": true"
 
 static void added_tokens(void **state)
 {
@@ -187,10 +199,12 @@ static void added_tokens(void **state)
         {ADDED("300", "<t>", PLAIN) "," ADDED("301", "<t><t>", PLAIN), "<t><t><t>", "<t><t>|<t>"},
         {ADDED("301", "<tx", PLAIN) "," ADDED("300", "<t", PLAIN), "<t<tx<", "<t|<tx|<"},
         {ADDED("300", "ab", PLAIN ", \"single_word\": true"), "ab xab ab", "ab| |x|a|b| |ab"},
-        {ADDED("300", "ab", PLAIN ", \"single_word\": true"), "ab\u00e9 \u00e9ab ab.", "a|b|\xc3|\xa9| |\xc3|\xa9|a|b| |ab|."},
+        {ADDED("300", "ab", PLAIN ", \"single_word\": true"), "ab\u00e9 \u00e9ab ab.",
+         "a|b|\xc3|\xa9| |\xc3|\xa9|a|b| |ab|."},
         {ADDED("300", "[M]", PLAIN ", \"lstrip\": true"), "a  [M] b", "a|[M]| |b"},
         {ADDED("300", "[M]", PLAIN ", \"rstrip\": true"), "a [M]\u3000 b", "a| |[M]|b"},
-        {ADDED("104", "h", PLAIN), "hello", "h|e|ll|o"}, // a token of the model becomes one of these
+        {ADDED("104", "h", PLAIN), "hello",
+         "h|e|ll|o"}, // a token of the model becomes one of these
         // U+1E0B is d with a dot, U+0307 the dot
         {ADDED("300", "\u1e0b", ", \"normalized\": true"), "d\u0307x", "\u1e0b|x"},
         {ADDED("300", "\u1e0b", PLAIN), "d\u0307x\u1e0b", "\xe1|\xb8|\x8b|x|\u1e0b"},
@@ -230,8 +244,10 @@ static void automatic_tokens(void **state)
     small_parts p = small_default;
     p.added = ADDED("300", "<s>", PLAIN) "," ADDED("301", "</s>", PLAIN);
     p.post_processor =
-        "{\"type\": \"Sequence\", \"processors\": [" BYTE_LEVEL ", {\"type\": \"TemplateProcessing\", "
-        "\"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", "
+        "{\"type\": \"Sequence\", \"processors\": [" BYTE_LEVEL
+        ", {\"type\": \"TemplateProcessing\", "
+        "\"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\": "
+        "{\"id\": \"A\", "
         "\"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"</s>\", \"type_id\": 0}}], \"pair\": [], "
         "\"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": [300], \"tokens\": [\"<s>\"]}, "
         "\"</s>\": {\"id\": \"</s>\", \"ids\": [301], \"tokens\": [\"</s>\"]}}}]}";
@@ -246,7 +262,8 @@ static void automatic_tokens(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- spans -----------------------------------------------------------------------------------------
+// --- spans
+// -----------------------------------------------------------------------------------------
 
 static void check_spans(const bd_tokenizer *t, const char *text, const char *want)
 {
@@ -286,7 +303,8 @@ static void spans(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- decoding --------------------------------------------------------------------------------------
+// --- decoding
+// --------------------------------------------------------------------------------------
 
 static void decoding(void **state)
 {
@@ -342,7 +360,8 @@ static void stream_of_noise(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- many threads ----------------------------------------------------------------------------------
+// --- many threads
+// ----------------------------------------------------------------------------------
 
 typedef struct {
     const bd_tokenizer *tokenizer;
@@ -358,11 +377,12 @@ static void *encode_again(void *context)
     job->same = true;
     for (int i = 0; i < 20; i++) {
         bd_tokens tokens = {0};
-        job->same = bd_tokenizer_encode(job->tokenizer, job->text->data, job->text->size, NULL, &tokens,
-                                        &err) &&
-                    tokens.count == job->want->count &&
-                    memcmp(tokens.ids, job->want->ids, (size_t)tokens.count * sizeof *tokens.ids) == 0 &&
-                    job->same;
+        job->same =
+            bd_tokenizer_encode(job->tokenizer, job->text->data, job->text->size, NULL, &tokens,
+                                &err) &&
+            tokens.count == job->want->count &&
+            memcmp(tokens.ids, job->want->ids, (size_t)tokens.count * sizeof *tokens.ids) == 0 &&
+            job->same;
         bd_tokens_free(&tokens);
     }
     return NULL;
@@ -396,12 +416,12 @@ static void threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merges_by_rank),  cmocka_unit_test(every_byte),
-        cmocka_unit_test(whole_words),     cmocka_unit_test(long_words),
-        cmocka_unit_test(repeated_words),  cmocka_unit_test(split_behaviors),
-        cmocka_unit_test(added_tokens),    cmocka_unit_test(special_as_text),
+        cmocka_unit_test(merges_by_rank),   cmocka_unit_test(every_byte),
+        cmocka_unit_test(whole_words),      cmocka_unit_test(long_words),
+        cmocka_unit_test(repeated_words),   cmocka_unit_test(split_behaviors),
+        cmocka_unit_test(added_tokens),     cmocka_unit_test(special_as_text),
         cmocka_unit_test(automatic_tokens), cmocka_unit_test(spans),
-        cmocka_unit_test(decoding),        cmocka_unit_test(stream_of_noise),
+        cmocka_unit_test(decoding),         cmocka_unit_test(stream_of_noise),
         cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

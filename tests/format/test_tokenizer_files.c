@@ -55,7 +55,8 @@ static void check_parse_refused(const char *json, size_t size, const char *part)
         fail_msg("error \"%s\" does not name the file", err.message);
 }
 
-// --- refusals --------------------------------------------------------------------------------------
+// --- refusals
+// --------------------------------------------------------------------------------------
 
 // What bdlm does not do is named when the file is opened.
 static void refused_parts(void **state)
@@ -66,38 +67,46 @@ static void refused_parts(void **state)
         const char *part;
     } cases[] = {
         {{.normalizer = "{\"type\": \"Lowercase\"}"}, "normalizer type \"Lowercase\""},
-        {{.normalizer = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Nmt\"}]}"}, "\"Nmt\""},
+        {{.normalizer = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Nmt\"}]}"},
+         "\"Nmt\""},
         {{.normalizer = "5"}, "has no \"type\""},
         {{.pre_tokenizer = "null"}, "pre-tokenizer has no ByteLevel"},
         {{.pre_tokenizer = "{\"type\": \"Metaspace\"}"}, "\"Metaspace\""},
-        {{.pre_tokenizer = "{\"type\": \"Sequence\", \"pretokenizers\": [" BYTE_LEVEL ", {\"type\": "
-                           "\"Digits\"}]}"},
+        {{.pre_tokenizer =
+              "{\"type\": \"Sequence\", \"pretokenizers\": [" BYTE_LEVEL ", {\"type\": "
+              "\"Digits\"}]}"},
          "after ByteLevel"},
         {{.pre_tokenizer = "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": "
                            "\"Isolated\"}"},
          "missing closing parenthesis"},
-        {{.pre_tokenizer = "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}, \"behavior\": "
-                           "\"Isolated\"}"},
+        {{.pre_tokenizer =
+              "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}, \"behavior\": "
+              "\"Isolated\"}"},
          "&&"},
-        {{.pre_tokenizer = "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\h\"}, \"behavior\": "
-                           "\"Isolated\"}"},
+        {{.pre_tokenizer =
+              "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\h\"}, \"behavior\": "
+              "\"Isolated\"}"},
          "\\h"},
-        {{.pre_tokenizer = "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a{1,2}+\"}, \"behavior\": "
-                           "\"Isolated\"}"},
+        {{.pre_tokenizer =
+              "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a{1,2}+\"}, \"behavior\": "
+              "\"Isolated\"}"},
          "possessive"},
         {{.pre_tokenizer = "{\"type\": \"Split\", \"pattern\": {}, \"behavior\": \"Isolated\"}"},
          "neither a Regex nor a String"},
-        {{.pre_tokenizer = "{\"type\": \"Split\", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"X\"}"},
+        {{.pre_tokenizer =
+              "{\"type\": \"Split\", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"X\"}"},
          "split behavior type \"X\""},
         {{.decoder = "null"}, "decoder type \"null\""},
         {{.decoder = "{\"type\": \"WordPiece\"}"}, "\"WordPiece\""},
         {{.decoder = "{\"type\": \"Fuse\"}"}, "decoder has no ByteLevel"},
         {{.post_processor = "{\"type\": \"BertProcessing\"}"}, "\"BertProcessing\""},
-        {{.post_processor = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
-                            "\"<s>\"}}], \"special_tokens\": {}}"},
+        {{.post_processor =
+              "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
+              "\"<s>\"}}], \"special_tokens\": {}}"},
          "\"<s>\""},
-        {{.post_processor = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
-                            "\"<s>\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [999]}}}"},
+        {{.post_processor =
+              "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
+              "\"<s>\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [999]}}}"},
          "not the id of a token"},
         {{.model = "\"byte_fallback\": true, "}, "byte_fallback"},
         {{.model = "\"dropout\": 0.1, "}, "dropout"},
@@ -112,7 +121,8 @@ static void refused_parts(void **state)
         {{.merges = "\"h e\", 5"}, "merges, entry 1"},
         {{.added = "{\"id\": 97, \"content\": \"<t>\"}"}, "already that of \"a\""},
         {{.added = "{\"id\": 97, \"content\": \"b\"}"}, "in the vocabulary it has 98"},
-        {{.added = "{\"id\": 300, \"content\": \"<t>\"}, {\"id\": 300, \"content\": \"<u>\"}"}, "already that of"},
+        {{.added = "{\"id\": 300, \"content\": \"<t>\"}, {\"id\": 300, \"content\": \"<u>\"}"},
+         "already that of"},
         {{.added = "{\"id\": -1, \"content\": \"<t>\"}"}, "\"id\""},
         {{.added = "{\"id\": 99999999999, \"content\": \"<t>\"}"}, "\"id\""},
         {{.added = "{\"id\": 300}"}, "\"content\""},
@@ -150,22 +160,33 @@ static void refused_files(void **state)
         {"{\"model\": {\"type\": \"BPE\", \"vocab\": {}}}", "\"merges\" is missing"},
         {"{\"model\": {\"type\": \"BPE\", \"vocab\": [], \"merges\": []}}", "\"vocab\" is a list"},
         {"{\"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}", "vocabulary is empty"},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": -1}, \"merges\": []}}", "vocab, entry 0"},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": \"1\"}, \"merges\": []}}", "vocab, entry 0"},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 1.5}, \"merges\": []}}", "vocab, entry 1"},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 4000000000}, \"merges\": []}}", "\"a\""},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 99999999999999999999}, \"merges\": []}}", "vocab"},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 16000000}, \"merges\": []}}", "16000000"},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 1, \"b\": 1}, \"merges\": []}}", "two tokens"},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"\\ud800\": 1}, \"merges\": []}}", "surrogate"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": -1}, \"merges\": []}}",
+         "vocab, entry 0"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": \"1\"}, \"merges\": []}}",
+         "vocab, entry 0"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 1.5}, \"merges\": []}}",
+         "vocab, entry 1"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 4000000000}, \"merges\": []}}",
+         "\"a\""},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 99999999999999999999}, \"merges\": "
+         "[]}}",
+         "vocab"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 16000000}, \"merges\": []}}",
+         "16000000"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 1, \"b\": 1}, \"merges\": []}}",
+         "two tokens"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"\\ud800\": 1}, \"merges\": []}}",
+         "surrogate"},
         {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"\\uZZZZ\": 1}, \"merges\": []}}", "\\u"},
         {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"\xff\": 1}, \"merges\": []}}", "not UTF-8"},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"\x01\": 1}, \"merges\": []}}", "does not end"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"\x01\": 1}, \"merges\": []}}",
+         "does not end"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_parse_refused(cases[i][0], strlen(cases[i][0]), cases[i][1]);
     bd_error err = {0};
-    check_refused(bd_tokenizer_open("/nonexistent/tokenizer.json", &err) != NULL, err, "/nonexistent");
+    check_refused(bd_tokenizer_open("/nonexistent/tokenizer.json", &err) != NULL, err,
+                  "/nonexistent");
     check_refused(bd_tokenizer_open(folder, &err) != NULL, err, "no tokenizer here");
 }
 
@@ -211,7 +232,8 @@ static void refused_texts(void **state)
     bd_tokens tokens = {0};
     bd_error err = {0};
     check_ok(bd_tokenizer_encode(t, "he", 2, NULL, &tokens, &err), err);
-    static const char *const texts[] = {"he\xff", "he\xc3", "\xed\xa0\x80", "\xc0\x80", "\xf4\x90\x80\x80"};
+    static const char *const texts[] = {"he\xff", "he\xc3", "\xed\xa0\x80", "\xc0\x80",
+                                        "\xf4\x90\x80\x80"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         check_refused(bd_tokenizer_encode(t, texts[i], strlen(texts[i]), NULL, &tokens, &err), err,
                       "not UTF-8 at byte");
@@ -219,7 +241,8 @@ static void refused_texts(void **state)
     bd_tokens_free(&tokens);
     bd_tokenizer_close(t);
 
-    // A vocabulary without the byte 'x': an error that names it, or the unknown token if there is one.
+    // A vocabulary without the byte 'x': an error that names it, or the unknown token if there is
+    // one.
     bd_text json = {0};
     small_json(&small_default, &json);
     char *x = strstr(json.data, "\"\\u0078\"");
@@ -242,8 +265,9 @@ static void runaway_pattern(void **state)
 {
     (void)state;
     small_parts p = small_default;
-    p.pre_tokenizer = "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
-                      "{\"Regex\": \"(?:a|a|aa)+$\"}, \"behavior\": \"Isolated\"}, " BYTE_LEVEL "]}";
+    p.pre_tokenizer =
+        "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
+        "{\"Regex\": \"(?:a|a|aa)+$\"}, \"behavior\": \"Isolated\"}, " BYTE_LEVEL "]}";
     bd_tokenizer *t = small_tokenizer(&p);
     bd_tokens tokens = {0};
     bd_error err = {0};
@@ -255,20 +279,23 @@ static void runaway_pattern(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- folders ---------------------------------------------------------------------------------------
+// --- folders
+// ---------------------------------------------------------------------------------------
 
 static void open_folder(void **state)
 {
     (void)state;
     small_parts p = small_default;
-    p.added = "{\"id\": 300, \"content\": \"<end>\", \"special\": true}, {\"id\": 301, \"content\": "
-              "\"<pad>\", \"special\": true}";
+    p.added =
+        "{\"id\": 300, \"content\": \"<end>\", \"special\": true}, {\"id\": 301, \"content\": "
+        "\"<pad>\", \"special\": true}";
     write_small(&p);
-    write_text("tokenizer_config.json",
-               "{\"eos_token\": {\"content\": \"<end>\", \"lstrip\": false}, \"pad_token\": \"<pad>\", "
-               "\"bos_token\": null, \"model_max_length\": 1000000000000000019884624838656, "
-               "\"chat_template\": [{\"name\": \"tools\", \"template\": \"no\"}, {\"name\": \"default\", "
-               "\"template\": \"yes\"}]}");
+    write_text(
+        "tokenizer_config.json",
+        "{\"eos_token\": {\"content\": \"<end>\", \"lstrip\": false}, \"pad_token\": \"<pad>\", "
+        "\"bos_token\": null, \"model_max_length\": 1000000000000000019884624838656, "
+        "\"chat_template\": [{\"name\": \"tools\", \"template\": \"no\"}, {\"name\": \"default\", "
+        "\"template\": \"yes\"}]}");
     bd_error err = {0};
     char hash[BD_SHA256_TEXT];
     bd_tokenizer *t = bd_tokenizer_open(folder, &err);
@@ -306,8 +333,9 @@ static void add_and_save(void **state)
     for (int with_added = 0; with_added < 2; with_added++) {
         p.added = with_added ? "{\"id\": 300, \"content\": \"<end>\", \"special\": true}" : "";
         write_small(&p);
-        write_text("tokenizer_config.json",
-                   "{\"model_max_length\": 512, \"pad_token\": \"a\", \"added_tokens_decoder\": {}}");
+        write_text(
+            "tokenizer_config.json",
+            "{\"model_max_length\": 512, \"pad_token\": \"a\", \"added_tokens_decoder\": {}}");
         bd_error err = {0};
         bd_tokenizer *t = bd_tokenizer_open(folder, &err);
         check_ok(t != NULL, err);
@@ -384,7 +412,8 @@ static void gpt2_files(void **state)
     for (int b = 0; b < 256; b++)
         bd_text_print(&vocabulary, "\"\\u%04x\": %d, ", small_character(b), b);
     bd_text_add_string(&vocabulary, "\"he\": 256, \"\\u0120he\": 257, \"<|endoftext|>\": 258}");
-    static const char *const names[][2] = {{"encoder.json", "vocab.bpe"}, {"vocab.json", "merges.txt"}};
+    static const char *const names[][2] = {{"encoder.json", "vocab.bpe"},
+                                           {"vocab.json", "merges.txt"}};
     for (int i = 0; i < 2; i++) {
         snprintf(out, sizeof out, "%s/pair%d", folder, i);
         check_ok(bd_folder_make(out, &err), err);
@@ -415,10 +444,10 @@ static void gpt2_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refused_parts),    cmocka_unit_test(refused_files),
-        cmocka_unit_test(damaged_files),    cmocka_unit_test(refused_texts),
-        cmocka_unit_test(runaway_pattern),  cmocka_unit_test(open_folder),
-        cmocka_unit_test(add_and_save),     cmocka_unit_test(add_to_bare_file),
+        cmocka_unit_test(refused_parts),   cmocka_unit_test(refused_files),
+        cmocka_unit_test(damaged_files),   cmocka_unit_test(refused_texts),
+        cmocka_unit_test(runaway_pattern), cmocka_unit_test(open_folder),
+        cmocka_unit_test(add_and_save),    cmocka_unit_test(add_to_bare_file),
         cmocka_unit_test(gpt2_files),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

