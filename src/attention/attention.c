@@ -26,7 +26,8 @@ enum { BACKWARD_TASKS = 32 };
 typedef struct {
     const bd_attention_job *job;
     bd_attention_task *run;
-    int64_t count; // of indices per key head
+    int64_t heads; // groups of key heads
+    int64_t count; // of indices per group
     bool backwards;
 } task_list;
 
@@ -36,16 +37,17 @@ static void run_task(void *context, int64_t task)
     int64_t index = task % list->count, head = task / list->count;
     if (list->backwards)
         index = list->count - 1 - index;
-    int64_t key_heads = list->job->a->key_heads;
-    list->run(list->job, head / key_heads, head % key_heads, index);
+    list->run(list->job, head / list->heads, head % list->heads, index);
 }
 
-// For every (row of the batch, key head, index < count). Later units have more keys in causal rows:
+// For every (row of the batch, group of key heads, index < count). Later units have more keys in causal rows:
 // `backwards` starts with them, so that no thread is left alone with a long one.
-static void run_all(const bd_attention_job *job, bd_attention_task *run, int64_t count, bool backwards)
+static void run_all(const bd_attention_job *job, bd_attention_task *run, int64_t heads_at_once,
+                    int64_t count, bool backwards)
 {
     task_list list = {.job = job, .run = run, .count = count, .backwards = backwards};
-    int64_t tasks = job->rows_of_batch * job->a->key_heads * count;
+    list.heads = (job->a->key_heads + heads_at_once - 1) / heads_at_once;
+    int64_t tasks = job->rows_of_batch * list.heads * count;
     const bd_attention *a = job->a;
     if (job->plan.rows * a->rule->key_length * a->head_size * a->key_heads * job->rows_of_batch <
         WORTH_THREADS) {
@@ -98,6 +100,31 @@ static void check_shape(const bd_attention *a)
 
 /* --- forward --------------------------------------------------------------------------------------- */
 
+// Tiles of this many numbers of keys, and as many of values, stay in the second-level cache.
+enum { TILE_NUMBERS = 64 << 10 };
+// Keys and values up to this many numbers are probably in a cache already.
+enum { CACHED_NUMBERS = 128 << 10 };
+
+// Keys and values are read once, where they lie. Neighbouring heads lie side by side: a task takes as many as
+// its space, the cache and the number of threads allow. Results do not depend on it.
+static void read_in_place(bd_attention_job *job)
+{
+    const bd_attention *a = job->a;
+    int64_t rows = job->plan.rows < BD_UNIT_ROWS ? job->plan.rows : BD_UNIT_ROWS;
+    int64_t groups = (rows + BD_ROW_GROUP - 1) / BD_ROW_GROUP, heads = BD_MOST_GROUPS / groups;
+    int64_t threads = bd_threads_count(), all = job->rows_of_batch * a->key_heads;
+    int64_t limits[] = {
+        BD_MOST_SLOT_NUMBERS / (groups * BD_ROW_GROUP * job->width),
+        TILE_NUMBERS / (BD_KEY_TILE * a->head_size),
+        (all + threads - 1) / threads,
+        a->key_heads,
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        heads = heads < limits[i] ? heads : limits[i];
+    job->heads_at_once = heads < 1 ? 1 : heads;
+    job->fetch_ahead = 2 * all * a->rule->key_length * a->head_size > CACHED_NUMBERS;
+}
+
 void bd_attention_forward(const bd_attention *a, const float *query, const float *key,
                           const float *value, float *out, float *log_sum, bd_arena *scratch)
 {
@@ -110,13 +137,16 @@ void bd_attention_forward(const bd_attention *a, const float *query, const float
         bd_attention_job job = start_job(a, first, rows, query, key, value, scratch);
         job.out = out;
         job.log_sum = log_sum;
-        if (job.plan.units > FEW_UNITS) {
+        job.heads_at_once = 1;
+        if (job.plan.units <= FEW_UNITS) {
+            read_in_place(&job);
+        } else {
             int64_t tiles = rows * a->key_heads * job.plan.tiles;
             job.key_columns = words(scratch, tiles * bd_job_column_words(&job));
             job.value_rows = words(scratch, tiles * bd_job_row_words(&job));
-            run_all(&job, kernels->pack_tile, job.plan.tiles, false);
+            run_all(&job, kernels->pack_tile, 1, job.plan.tiles, false);
         }
-        run_all(&job, kernels->forward_unit, job.plan.units, true);
+        run_all(&job, kernels->forward_unit, job.heads_at_once, job.plan.units, true);
         bd_arena_release(scratch, mark);
     }
 }
@@ -190,10 +220,10 @@ void bd_attention_backward(const bd_attention *a, const float *query, const floa
         job.d_value = d_value;
         allocate_backward(&job, scratch);
         if (job.plan.tiles > 0) {
-            run_all(&job, kernels->pack_tile, job.plan.tiles, false);
-            run_all(&job, kernels->prepare_unit, job.plan.units, false);
-            run_all(&job, kernels->backward_chunk, job.chunks, false);
-            run_all(&job, kernels->finish_unit, job.plan.units, false);
+            run_all(&job, kernels->pack_tile, 1, job.plan.tiles, false);
+            run_all(&job, kernels->prepare_unit, 1, job.plan.units, false);
+            run_all(&job, kernels->backward_chunk, 1, job.chunks, false);
+            run_all(&job, kernels->finish_unit, 1, job.plan.units, false);
             if (a->sink && d_sink)
                 add_sink_gradient(&job, sink_sums);
         }

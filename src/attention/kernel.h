@@ -23,6 +23,10 @@ typedef uint32_t bd_word __attribute__((may_alias));
 enum {
     BD_HEAD_PAD = 16,  /* packed heads are zero beyond head_size up to a multiple of this */
     BD_ROW_GROUP = 8,  /* rows that are computed together */
+    /* Most that one forward task holds, over all its heads: groups of rows, and numbers in their padded
+     * heads. */
+    BD_MOST_GROUPS = 16,
+    BD_MOST_SLOT_NUMBERS = BD_UNIT_ROWS * BD_MOST_HEAD_SIZE,
 };
 
 typedef struct {
@@ -36,6 +40,8 @@ typedef struct {
     int64_t row_words;  /* words of a padded head along head_size */
     const float *query, *key, *value;
     float *out, *log_sum;
+    int64_t heads_at_once; /* key heads of one forward task */
+    bool fetch_ahead;      /* keys and values come from memory: ask for the next tile early */
 
     /* Keys and values of all tiles, or NULL: each task packs what it needs.
      * key_columns   [batch, key_heads, tiles, head_steps, BD_KEY_TILE]
@@ -83,7 +89,7 @@ typedef void bd_attention_task(const bd_attention_job *job, int64_t b, int64_t k
 typedef struct {
     bd_words bf16_words;             /* what a product with inputs rounded to bf16 works on */
     bd_attention_task *pack_tile;    /* fills key_columns and value_rows of a tile */
-    bd_attention_task *forward_unit; /* out and log_sum of a unit */
+    bd_attention_task *forward_unit; /* out and log_sum of a unit; `key_head` counts heads_at_once */
 } bd_attention_forward_kernels;
 
 typedef struct {

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "cli/command.h"
+#include "cli/generate_blocks.h"
 
 // --- totals ------------------------------------------------------------------------------------------------
 
@@ -72,6 +73,7 @@ void bd_generation_print_positions(const bd_generation_totals *totals)
 
 typedef struct {
     bd_pair pair;
+    bd_block_choices blocks; // of block-diffusion folders
     bd_prompts prompts;
     bd_generation options;
     const char *prompt, *prompt_file, *prompts_file, *dump_path;
@@ -114,22 +116,6 @@ static void dump_cycle(void *self, const bd_cycle *cycle)
                     (long long)cycle->accepted, cycle->draft_seconds, cycle->verify_seconds);
 }
 
-static bool encode_prompt(command *c, const char *text, bd_tokens *tokens, bd_error *err)
-{
-    size_t bad = bd_utf8_valid(text, strlen(text));
-    if (bad < strlen(text))
-        return bd_fail(err, "prompt: byte %zu is not UTF-8", bad);
-    bd_encode_options options = {.add_special = true};
-    if (!bd_tokenizer_encode(c->pair.text, text, strlen(text), &options, tokens, err))
-        return false;
-    if (tokens->count == 0)
-        return bd_fail(err, "prompt: no tokens in it");
-    if (tokens->count + 1 > c->pair.context)
-        return bd_fail(err, "prompt: %lld tokens, the context has %lld (--ctx-size)", (long long)tokens->count,
-                       (long long)c->pair.context);
-    return true;
-}
-
 /* New tokens fill what the prompt leaves of the context at most. */
 static int64_t run(command *c, const bd_tokens *prompt, bool drafting, int32_t *out, bd_generation_report *report,
                    bd_error *err)
@@ -163,7 +149,7 @@ static bool one_prompt(command *c, int64_t index, bd_generation_totals *plain, b
     bool drafting = c->pair.drafter != NULL;
     int64_t n = -1, m = -1;
     c->prompt_index = index;
-    bool ok = encode_prompt(c, text, &prompt, err);
+    bool ok = bd_pair_encode(&c->pair, text, &prompt, err);
     if (ok && !c->json) {
         if (c->prompts.count > 1)
             printf("%s--- prompt %lld\n", index ? "\n" : "", (long long)index + 1);
@@ -248,6 +234,8 @@ static void print_results(const command *c, const bd_generation_totals *plain, c
 
 static bool collect_prompts(command *c, bd_error *err)
 {
+    if (c->blocks.tokens_in && !c->prompt && !c->prompt_file && !c->prompts_file)
+        return true;
     if ((c->prompt != NULL) + (c->prompt_file != NULL) + (c->prompts_file != NULL) != 1)
         return bd_fail_as(err, BD_ERROR_USAGE, "one of --prompt, --file, --prompts is wanted");
     if (c->prompts_file)
@@ -266,7 +254,14 @@ static bool prepare(command *c, bd_error *err)
     c->options.sampling.top_p = (float)c->top_p;
     c->options.sampling.min_p = (float)c->min_p;
     c->options.sampling.seed = (uint64_t)c->seed;
-    if (!bd_sampling_check(&c->options.sampling, err) || !collect_prompts(c, err) || !bd_pair_open(&c->pair, err))
+    if (!bd_sampling_check(&c->options.sampling, err) || !collect_prompts(c, err))
+        return false;
+    if (bd_block_folder(c->pair.model))
+        return true;
+    if (bd_block_choices_given(&c->blocks))
+        return bd_fail_as(err, BD_ERROR_USAGE, "%s: %s is no block-diffusion model", bd_block_choices_given(&c->blocks),
+                          c->pair.model);
+    if (!bd_pair_open(&c->pair, err))
         return false;
     if (c->compare && !c->pair.drafter)
         return bd_fail_as(err, BD_ERROR_USAGE, "--compare wants --draft");
@@ -283,8 +278,26 @@ static bool prepare(command *c, bd_error *err)
     return (c->arena = bd_arena_create(0, err)) != NULL;
 }
 
+static bool generate_blocks(command *c, bd_error *err)
+{
+    if (c->dump_path || c->most_proposed > 0)
+        return bd_fail_as(err, BD_ERROR_USAGE, "%s: drafts are for causal models",
+                          c->dump_path ? "--spec-dump" : "--draft-max");
+    const bd_block_request request = {.pair = &c->pair,
+                                      .prompts = &c->prompts,
+                                      .choices = &c->blocks,
+                                      .sampling = c->options.sampling,
+                                      .tokens = c->tokens,
+                                      .json = c->json,
+                                      .ignore_eos = c->ignore_eos,
+                                      .compare = c->compare};
+    return bd_generate_blocks(&request, err);
+}
+
 static bool generate(command *c, bd_error *err)
 {
+    if (bd_block_folder(c->pair.model))
+        return generate_blocks(c, err);
     bd_generation_totals plain = {0}, drafted = {0};
     bd_pair_cost cost = {0};
     json_t *samples = json_array();
@@ -308,8 +321,8 @@ static bool generate(command *c, bd_error *err)
 
 int bd_command_generate(int argc, char **argv)
 {
-    command c = {.top_p = 1, .tokens = 128, .most_proposed = -1, .limit = 1000000};
-    bd_option list[32];
+    command c = {.blocks = bd_block_choices_default(), .top_p = 1, .tokens = 128, .most_proposed = -1, .limit = 1000000};
+    bd_option list[48];
     int count = bd_pair_options(&c.pair, list);
     const bd_option more[] = {
         {"prompt", "p", BD_ARGUMENT_TEXT, "TEXT", "prompt", &c.prompt, 0, 0, false},
@@ -326,19 +339,22 @@ int bd_command_generate(int argc, char **argv)
         {"draft-max", NULL, BD_ARGUMENT_INT, "N", "propose at most N tokens a cycle (all)", &c.most_proposed, 1,
          BD_MOST_BLOCK, false},
         {"ignore-eos", NULL, BD_ARGUMENT_FLAG, NULL, "do not stop at stop tokens", &c.ignore_eos, 0, 0, false},
-        {"compare", NULL, BD_ARGUMENT_FLAG, NULL, "also decode plainly; are outputs identical, how much faster",
+        {"compare", NULL, BD_ARGUMENT_FLAG, NULL, "also decode plainly (blocks: without caches); is it identical, how much faster",
          &c.compare, 0, 0, false},
         {"spec-dump", NULL, BD_ARGUMENT_TEXT, "FILE.jsonl", "one line per speculative cycle", &c.dump_path, 0, 0,
          false},
         {"json", NULL, BD_ARGUMENT_FLAG, NULL, "results as JSON on standard output", &c.json, 0, 0, false},
     };
     memcpy(list + count, more, sizeof more);
+    count += (int)(sizeof more / sizeof *more);
+    count += bd_block_options(&c.blocks, list + count);
     const bd_options options = {.command = "generate",
                                 .usage = "-m MODEL [-md DRAFT] -p TEXT [options]",
-                                .summary = "Generates text. With --draft, speculative decoding: the same tokens, "
-                                           "bit for bit, in fewer passes of the target.",
+                                .summary = "Generates text from a causal or a block-diffusion model. With --draft, "
+                                           "speculative decoding: the same tokens, bit for bit, in fewer passes "
+                                           "of the target.",
                                 .list = list,
-                                .count = count + (int)(sizeof more / sizeof *more)};
+                                .count = count};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("generate", &err);

@@ -24,26 +24,35 @@ int bd_pair_options(bd_pair *pair, bd_option *list)
     return BD_PAIR_OPTIONS;
 }
 
-bool bd_pair_open(bd_pair *pair, bd_error *err)
+bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err)
 {
     if (pair->threads > 0)
         bd_threads_set((int)pair->threads);
     bd_dtype compute = pair->dtype && !strcmp(pair->dtype, "f32") ? BD_F32 : BD_BF16;
     if (!(pair->target = bd_model_open(pair->model, compute, err)) ||
-        !(pair->text = bd_tokenizer_open(pair->tokenizer ? pair->tokenizer : pair->model, err)))
+        (text && !(pair->text = bd_tokenizer_open(pair->tokenizer ? pair->tokenizer : pair->model, err))))
         return false;
-    if (bd_tokenizer_size(pair->text) > pair->target->config.vocabulary)
+    if (text && bd_tokenizer_size(pair->text) > pair->target->config.vocabulary)
         return bd_fail(err, "%s: the tokenizer has %lld tokens, the model %lld rows", pair->model,
                        (long long)bd_tokenizer_size(pair->text), (long long)pair->target->config.vocabulary);
-    // A drafter that was asked for and cannot run is an error, never plain decoding in silence.
-    if (pair->draft && !(pair->drafter = bd_draft_open(pair->draft, pair->target, compute, err)))
-        return false;
     int64_t positions = pair->target->config.max_positions;
     if (pair->context == 0)
         pair->context = positions < 8192 ? positions : 8192;
     if (pair->context > positions)
         return bd_fail(err, "--ctx-size: %lld, at most the model's %lld positions wanted", (long long)pair->context,
                        (long long)positions);
+    return true;
+}
+
+bool bd_pair_open(bd_pair *pair, bd_error *err)
+{
+    if (!bd_pair_open_model(pair, true, err))
+        return false;
+    if (pair->target->config.diffusion.block_size > 0)
+        return bd_fail(err, "%s: a block-diffusion model, a causal one is wanted here", pair->model);
+    // A drafter that was asked for and cannot run is an error, never plain decoding in silence.
+    if (pair->draft && !(pair->drafter = bd_draft_open(pair->draft, pair->target, pair->target->compute, err)))
+        return false;
     int64_t block = pair->drafter ? pair->drafter->config.block_size : 1;
     pair->decoder = bd_decoder_create(pair->target, pair->drafter, pair->context + block + 1, err);
     return pair->decoder != NULL;
@@ -55,6 +64,22 @@ void bd_pair_close(bd_pair *pair)
     bd_draft_close(pair->drafter);
     bd_tokenizer_close(pair->text);
     bd_model_close(pair->target);
+}
+
+bool bd_pair_encode(const bd_pair *pair, const char *text, bd_tokens *tokens, bd_error *err)
+{
+    size_t bad = bd_utf8_valid(text, strlen(text));
+    if (bad < strlen(text))
+        return bd_fail(err, "prompt: byte %zu is not UTF-8", bad);
+    bd_encode_options options = {.add_special = true};
+    if (!bd_tokenizer_encode(pair->text, text, strlen(text), &options, tokens, err))
+        return false;
+    if (tokens->count == 0)
+        return bd_fail(err, "prompt: no tokens in it");
+    if (tokens->count + 1 > pair->context)
+        return bd_fail(err, "prompt: %lld tokens, the context has %lld (--ctx-size)", (long long)tokens->count,
+                       (long long)pair->context);
+    return true;
 }
 
 int64_t bd_pair_stops(const bd_pair *pair, int32_t stops[BD_MOST_STOPS])

@@ -22,8 +22,15 @@ typedef struct {
 enum { BD_PAIR_OPTIONS = 6 };
 int bd_pair_options(bd_pair *pair, bd_option *list);
 
+/* A causal target with tokenizer, draft and decoder; a block-diffusion folder is refused. */
 bool bd_pair_open(bd_pair *pair, bd_error *err);
+/* Model, context and (unless `text` is false) tokenizer alone, of either kind. */
+bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err);
 void bd_pair_close(bd_pair *pair);
+
+/* A prompt's ids, with the tokens that the tokenizer puts around a text. Text that is not UTF-8, that
+ * has no tokens, or that leaves no room in the context is refused. */
+bool bd_pair_encode(const bd_pair *pair, const char *text, bd_tokens *tokens, bd_error *err);
 
 /* Stop tokens of the target's config. */
 int64_t bd_pair_stops(const bd_pair *pair, int32_t stops[BD_MOST_STOPS]);

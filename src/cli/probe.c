@@ -159,9 +159,9 @@ static family find_family(const bd_probe *probe)
         break;
     }
     if (bd_probe_has(probe, "tokens"))
-        return bd_probe_has(probe, "corruption") ? (family){"opd", NULL} : (family){"rollout", bd_probe_rollout};
+        return bd_probe_has(probe, "corruption") ? (family){"opd", bd_probe_on_policy} : (family){"rollout", bd_probe_rollout};
     if (bd_probe_has(probe, "student_logits"))
-        return (family){"distill", NULL};
+        return (family){"distill", bd_probe_distill};
     if (bd_probe_has(probe, "param0"))
         return (family){"adamw", bd_probe_adamw};
     if (bd_probe_has(probe, "grad.0"))

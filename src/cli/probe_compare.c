@@ -9,7 +9,10 @@ static bool is_input(const bd_probe *probe, const char *name)
 {
     static const char *const model[] = {"inputs", "targets", "positions", "segments", "weights", NULL};
     static const char *const losses[] = {"logits", "targets", "weights", NULL};
+    static const char *const distill[] = {"student_logits", "teacher_logits", "targets", "weights", NULL};
     static const char *const rollout[] = {"tokens", "positions", "segments", "completion", NULL};
+    static const char *const on_policy[] = {"tokens", "positions", "segments", "completion", "corruption",
+                                            "loss_mask", NULL};
     static const char *const adamw[] = {"param0", "grads", NULL};
     static const char *const step[] = {"input_ids", "loss_mask", "anchors", "keep", "aux_hidden",
                                        "teacher_logits", "teacher_hidden", NULL};
@@ -23,7 +26,9 @@ static bool is_input(const bd_probe *probe, const char *name)
     } else if (bd_probe_has(probe, "inputs"))
         list = model;
     else if (bd_probe_has(probe, "tokens"))
-        list = rollout;
+        list = bd_probe_has(probe, "corruption") ? on_policy : rollout;
+    else if (bd_probe_has(probe, "student_logits"))
+        list = distill;
     else if (bd_probe_has(probe, "param0"))
         list = adamw;
     else if (bd_probe_has(probe, "grad.0"))

@@ -18,8 +18,7 @@ struct bd_chat {
     bd_error unknown; // why turns cannot be found; kind BD_ERROR_NONE: they can
 };
 
-// --- rendering
-// -------------------------------------------------------------------------------------
+// --- rendering -----------------------------------------------------------------------------------
 
 static json_t *variables_for(const bd_chat *chat, const bd_chat_request *request)
 {
@@ -63,8 +62,7 @@ static const char *find_last(const char *in, size_t size, const char *what)
     return NULL;
 }
 
-// --- how the template opens and closes a turn
-// ------------------------------------------------------
+// --- how the template opens and closes a turn ----------------------------------------------------
 
 static const char *const answers[] = {"zqfirstanswerqz", "zqsecondanswerqz"};
 
@@ -276,8 +274,7 @@ const char *bd_chat_end(const bd_chat *chat)
     return chat->unknown.kind ? NULL : chat->end;
 }
 
-// --- spans in the text
-// -----------------------------------------------------------------------------
+// --- spans in the text ---------------------------------------------------------------------------
 
 static bool add_span(bd_conversation *c, int64_t message, int64_t begin, int64_t end, bd_error *err)
 {
@@ -390,8 +387,7 @@ static bool find_spans(const bd_chat *chat, json_t *messages, const bd_template_
                               : spans_by_search(chat, messages, out, c, err);
 }
 
-// --- tokens
-// ----------------------------------------------------------------------------------------
+// --- tokens --------------------------------------------------------------------------------------
 
 static bool find_tokens(const bd_chat *chat, bd_conversation *c, bd_error *err)
 {

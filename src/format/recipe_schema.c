@@ -50,7 +50,10 @@ const bd_recipe_option bd_recipe_table[] = {
     WORD("data", "documents", "file", "file|entries", "a text file is one document, or entries between blank lines"),
     WORD("data", "invalid_utf8", "refuse", "refuse|replace", "text that is not UTF-8: an error, or U+FFFD"),
     BOOL("data", "packing", "true", "several documents in a row"),
-    BOOL("data", "completion_only", "false", "conversations: supervise the last answer only"),
+    BOOL("data", "completion_only", "false", "conversations: train on answers only (sft: true unless set)"),
+    BOOL("data", "last_answer", "false", "conversations: on the last answer only, what follows it is cut"),
+    TEXT("data", "chat_template", NULL, "file with a chat template; unset: the tokenizer's"),
+    WORD("data", "pad_policy", NULL, "none|to-block-end|eos-in-loss", "trained end tokens; unset: to-block-end in blocks"),
     INT("data", "shuffle_seed", "0", 0, MOST_COUNT, "order of the data, and corruption"),
 
     // --- objective
@@ -60,6 +63,8 @@ const bd_recipe_option bd_recipe_table[] = {
     ABOVE("objective", "min_noise", "1e-3", 0, 1, "block_diffusion: smallest noise level of a block"),
     WORD("objective", "logit_alignment", "same_position", "same_position|shifted", "which row predicts a token"),
     WORD("objective", "canvas_policy", "all_masked", "all_masked|seed_and_mask", "may a block's first token be masked"),
+    WORD("objective", "train_layout", "single", "single|doubled", "earlier blocks as corrupted as their own, or clean"),
+    WORD("objective", "noise_weighting", "uniform", "uniform|inverse", "weight of a masked token: 1, or 1 / noise level"),
     NUMBER("objective", "z_loss_multiplier", "0", 0, 1e6, "weight of the squared log-partition"),
 
     // --- draft: names of the exported configuration, without prefix

@@ -48,8 +48,7 @@ bool bd_call_builtin(render *r, const template_function *function, const argumen
     return function->call(r, &ordered, out);
 }
 
-// --- global functions
-// ------------------------------------------------------------------------------
+// --- global functions ----------------------------------------------------------------------------
 
 static bool call_raise(render *r, const arguments *args, value *out)
 {
@@ -148,8 +147,7 @@ const template_function *bd_find_global(const char *name)
     return NULL;
 }
 
-// --- tests
-// -----------------------------------------------------------------------------------------
+// --- tests ---------------------------------------------------------------------------------------
 
 #define TEST(name, condition)                                                                      \
     static bool test_##name(render *r, const arguments *args, value *out)                          \

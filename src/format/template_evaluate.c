@@ -4,8 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-// --- names, attributes
-// -----------------------------------------------------------------------------
+// --- names, attributes ---------------------------------------------------------------------------
 
 static void look_up(const render *r, int32_t symbol, value *out)
 {
@@ -80,8 +79,7 @@ static bool slice(render *r, const node *n, value *out)
     return value_slice(r, of, bounds, out);
 }
 
-// --- arithmetic
-// ------------------------------------------------------------------------------------
+// --- arithmetic ----------------------------------------------------------------------------------
 
 static bool is_integer(value v)
 {
@@ -283,8 +281,7 @@ static bool sign(render *r, const node *n, value *out)
     return true;
 }
 
-// --- logic
-// -----------------------------------------------------------------------------------------
+// --- logic ---------------------------------------------------------------------------------------
 
 static bool compare_two(render *r, node_operator op, value a, value b, bool *out)
 {
@@ -345,8 +342,7 @@ static bool choice(render *r, const node *n, value *out)
     return n->child.count < 3 || bd_evaluate(r, n->child.items[2], out);
 }
 
-// --- containers and calls
-// --------------------------------------------------------------------------
+// --- containers and calls ------------------------------------------------------------------------
 
 static bool list(render *r, const node *n, value *out)
 {

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- constants
-// -------------------------------------------------------------------------------------
+// --- constants -----------------------------------------------------------------------------------
 
 static int hex_digits(const char *text, size_t left, int count, int32_t *out)
 {
@@ -107,8 +106,7 @@ static node *constant(parser *p, const token *at, value v)
     return n;
 }
 
-// --- primary expressions
-// ---------------------------------------------------------------------------
+// --- primary expressions -------------------------------------------------------------------------
 
 static node *list_or_dict(parser *p, node_kind kind)
 {
@@ -177,8 +175,7 @@ static node *primary(parser *p)
     return NULL;
 }
 
-// --- what follows a primary expression
-// -------------------------------------------------------------
+// --- what follows a primary expression -----------------------------------------------------------
 
 // "(a, b, name=c)" behind a call, filter or test.
 static bool call_arguments(parser *p, node *n)
@@ -381,8 +378,7 @@ node *bd_parse_filters(parser *p, node *n, bool bare)
     return n;
 }
 
-// --- operators
-// -------------------------------------------------------------------------------------
+// --- operators -----------------------------------------------------------------------------------
 
 // A sign binds closer than filters: -1|abs is (-1)|abs.
 static node *signed_value(parser *p, bool filters)

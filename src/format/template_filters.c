@@ -18,8 +18,7 @@ static bool as_text(render *r, value v, value *out)
     return false;
 }
 
-// --- text
-// ------------------------------------------------------------------------------------------
+// --- text ----------------------------------------------------------------------------------------
 
 static bool filter_trim(render *r, const arguments *args, value *out)
 {
@@ -101,18 +100,14 @@ static bool filter_indent(render *r, const arguments *args, value *out)
         for (int64_t i = 0; i < (width.type == V_INT ? width.integer : 4); i++)
             bd_text_add_byte(&indent, ' ');
     bool line_start = true;
-    for (size_t i = 0; i < v.size; i++) {
+    for (size_t i = 0; i < v.size && text.size <= BD_TEMPLATE_TEXT; i++) {
         if (line_start && (i > 0 || first) && (blank || v.text[i] != '\n'))
             bd_text_add(&text, indent.data, indent.size);
         line_start = v.text[i] == '\n';
         bd_text_add_byte(&text, v.text[i]);
     }
-    bool small = text.size <= BD_TEMPLATE_TEXT;
     bd_text_free(&indent);
-    if (small)
-        return value_take_text(r, &text, out);
-    bd_text_free(&text);
-    return bd_render_fail(r, "a text of more than %d bytes", BD_TEMPLATE_TEXT);
+    return value_take_text(r, &text, out);
 }
 
 static bool filter_tojson(render *r, const arguments *args, value *out)
@@ -147,8 +142,7 @@ static bool filter_tojson(render *r, const arguments *args, value *out)
     return false;
 }
 
-// --- numbers
-// ---------------------------------------------------------------------------------------
+// --- numbers -------------------------------------------------------------------------------------
 
 static bool filter_int(render *r, const arguments *args, value *out)
 {
@@ -223,8 +217,7 @@ static bool filter_round(render *r, const arguments *args, value *out)
     return true;
 }
 
-// --- lists
-// -----------------------------------------------------------------------------------------
+// --- lists ---------------------------------------------------------------------------------------
 
 static bool filter_length(render *r, const arguments *args, value *out)
 {
@@ -485,8 +478,7 @@ static bool filter_join(render *r, const arguments *args, value *out)
     return text_join(r, list, between, out);
 }
 
-// --- filters that take filters and tests
-// -----------------------------------------------------------
+// --- filters that take filters and tests ---------------------------------------------------------
 
 // map("upper"), map(attribute="a.b", default=x)
 static bool filter_map(render *r, const arguments *args, value *out)

@@ -14,13 +14,12 @@ enum { BD_SYMBOL_LOOP = 0 }; // the variable "loop" in every template
 enum {
     BD_TEMPLATE_DEPTH = 200,        // nesting of expressions and statements in the source
     BD_TEMPLATE_CALLS = 600,        // nesting of evaluations while rendering
-    BD_TEMPLATE_STEPS = 50000000,   // evaluations, and bytes or elements they touch, by the dozen
-    BD_TEMPLATE_MEMORY = 512 << 20, // for values
-    BD_TEMPLATE_TEXT = 256 << 20,   // printed
+    BD_TEMPLATE_STEPS = 20000000,   // evaluations, and bytes or elements they touch, by the dozen
+    BD_TEMPLATE_MEMORY = 256 << 20, // for values
+    BD_TEMPLATE_TEXT = 64 << 20,    // printed
 };
 
-// --- memory that goes away at once (template_value.c)
-// ----------------------------------------------
+// --- memory that goes away at once (template_value.c) --------------------------------------------
 
 typedef struct {
     struct pool_chunk *chunks;
@@ -30,8 +29,7 @@ typedef struct {
 void *bd_pool_alloc(bd_pool *pool, size_t size); // zeroed; NULL: no memory, or past the limit
 void bd_pool_free(bd_pool *pool);
 
-// --- values
-// ----------------------------------------------------------------------------------------
+// --- values --------------------------------------------------------------------------------------
 
 typedef enum {
     V_UNDEFINED,
@@ -100,8 +98,7 @@ struct loop_state {
     value changed; // what loop.changed() saw last
 };
 
-// --- the tree
-// --------------------------------------------------------------------------------------
+// --- the tree ------------------------------------------------------------------------------------
 
 typedef enum {
     // expressions
@@ -196,8 +193,7 @@ struct bd_template {
 bool bd_template_fail(const bd_template *t, size_t at, bd_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-// --- tokens
-// ----------------------------------------------------------------------------------------
+// --- tokens --------------------------------------------------------------------------------------
 
 typedef enum {
     T_TEXT,
@@ -226,8 +222,7 @@ typedef struct {
 
 bool bd_template_lex(const bd_template *t, token_list *tokens, bd_error *err);
 
-// --- parsing
-// ---------------------------------------------------------------------------------------
+// --- parsing -------------------------------------------------------------------------------------
 
 typedef struct {
     bd_template *t;
@@ -259,8 +254,7 @@ int32_t bd_parse_symbol(parser *p, const token *name);
 bool bd_parse_enter(parser *p); // one level deeper; false: too deep
 void bd_parse_describe(const token *at, char out[60]);
 
-// --- rendering
-// -------------------------------------------------------------------------------------
+// --- rendering -----------------------------------------------------------------------------------
 
 typedef struct binding {
     struct binding *next;
@@ -316,8 +310,7 @@ bool bd_render_no_memory(render *r);
 bool bd_charge(render *r, int64_t elements); // steps for touching so many bytes or elements
 bool bd_print(render *r, const char *text, size_t size);
 
-// --- values: making and asking (template_value.c)
-// --------------------------------------------------
+// --- values: making and asking (template_value.c) ------------------------------------------------
 
 value value_bool(bool b);
 value value_int(int64_t i);
@@ -362,8 +355,7 @@ bool value_write_json(render *r, value v, const json_style *style, int depth, bd
 bool value_slice(render *r, value v, const value bounds[3], value *out);
 bool value_item(render *r, value container, value key, value *out); // undefined when not there
 
-// --- what templates may call
-// -----------------------------------------------------------------------
+// --- what templates may call ---------------------------------------------------------------------
 
 typedef bool (*builtin_function)(render *r, const arguments *args, value *out);
 

@@ -80,8 +80,7 @@ static char sign_at(const lexer *l, size_t at)
     return at < l->size && (l->source[at] == '-' || l->source[at] == '+') ? l->source[at] : 0;
 }
 
-// --- text
-// ------------------------------------------------------------------------------------------
+// --- text ----------------------------------------------------------------------------------------
 
 // The text [begin, end) before a tag, shortened as the tag's sign asks.
 static bool add_text(lexer *l, size_t begin, size_t end, char sign, bool block)
@@ -167,8 +166,7 @@ static bool lex_raw(lexer *l, size_t begin)
     return fail(l, begin, "{% raw %} without {% endraw %}");
 }
 
-// --- inside tags
-// -----------------------------------------------------------------------------------
+// --- inside tags ---------------------------------------------------------------------------------
 
 static bool name_byte(char c)
 {

@@ -4,8 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-// --- work on texts
-// ---------------------------------------------------------------------------------
+// --- work on texts -------------------------------------------------------------------------------
 
 static bool python_space(int32_t c)
 {
@@ -78,7 +77,7 @@ bool text_replace(render *r, value v, value from, value to, int64_t most, value 
     size_t at = 0;
     if (from.type != V_STRING || to.type != V_STRING)
         return bd_render_fail(r, "replace takes two texts");
-    while (most != 0 && at <= v.size) {
+    for (; most != 0 && at <= v.size && text.size <= BD_TEMPLATE_TEXT; most -= most > 0) {
         const char *found =
             from.size ? memmem(v.text + at, v.size - at, from.text, from.size) : v.text + at;
         if (!found)
@@ -86,7 +85,6 @@ bool text_replace(render *r, value v, value from, value to, int64_t most, value 
         bd_text_add(&text, v.text + at, (size_t)(found - (v.text + at)));
         bd_text_add(&text, to.text, to.size);
         at = (size_t)(found - v.text) + from.size;
-        most -= most > 0;
         if (from.size)
             continue;
         // Nothing lies between any two characters: copy the one that follows.
@@ -95,20 +93,13 @@ bool text_replace(render *r, value v, value from, value to, int64_t most, value 
             break;
         bd_utf8_next(v.text, &at);
         bd_text_add(&text, v.text + begin, at - begin);
-        if (text.size > BD_TEMPLATE_TEXT)
-            break;
     }
     if (at < v.size)
         bd_text_add(&text, v.text + at, v.size - at);
-    if (text.size > BD_TEMPLATE_TEXT) {
-        bd_text_free(&text);
-        return bd_render_fail(r, "a text of more than %d bytes", BD_TEMPLATE_TEXT);
-    }
     return value_take_text(r, &text, out);
 }
 
-// --- splitting
-// -------------------------------------------------------------------------------------
+// --- splitting -----------------------------------------------------------------------------------
 
 static bool split_spaces(render *r, value v, int64_t most, value *out)
 {
@@ -189,8 +180,7 @@ static bool split(render *r, const arguments *args, bool right, value *out)
            value_append(r, out->list, value_text(v.text + at, v.size - at));
 }
 
-// --- methods of texts
-// ------------------------------------------------------------------------------
+// --- methods of texts ----------------------------------------------------------------------------
 
 static bool method_split(render *r, const arguments *args, value *out)
 {
@@ -433,8 +423,7 @@ ALL_ARE(isspace, 's')
 ALL_ARE(isupper, 'u')
 ALL_ARE(islower, 'l')
 
-// --- methods of lists, dicts and loops
-// -------------------------------------------------------------
+// --- methods of lists, dicts and loops -----------------------------------------------------------
 
 static bool method_index_of(render *r, const arguments *args, value *out)
 {

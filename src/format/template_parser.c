@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- errors with a place
-// ---------------------------------------------------------------------------
+// --- errors with a place -------------------------------------------------------------------------
 
 static bool fail_at(const bd_template *t, size_t at, bd_error *err, const char *format,
                     va_list list)
@@ -57,8 +56,7 @@ static bool unexpected(parser *p, const char *wanted)
     return bd_parse_fail(p, p->at, "%s expected, found %s", wanted, words);
 }
 
-// --- tools of the parser
-// ---------------------------------------------------------------------------
+// --- tools of the parser -------------------------------------------------------------------------
 
 node *bd_parse_node(parser *p, node_kind kind, size_t at)
 {
@@ -157,8 +155,7 @@ int32_t bd_parse_symbol(parser *p, const token *name)
     return t->symbol_count++;
 }
 
-// --- statements
-// ------------------------------------------------------------------------------------
+// --- statements ----------------------------------------------------------------------------------
 
 static bool body_until(parser *p, node_list *body, const char *const *ends);
 
@@ -432,8 +429,7 @@ bool bd_parse_template(bd_template *t, const token_list *tokens, bd_error *err)
     return bd_parse_symbol(&p, &loop) == BD_SYMBOL_LOOP && body_until(&p, &t->body, NULL);
 }
 
-// --- compiling
-// -------------------------------------------------------------------------------------
+// --- compiling -----------------------------------------------------------------------------------
 
 // Newlines as "\n", and without the one at the very end.
 static size_t normalize_newlines(const char *source, size_t size, char *out)

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- errors, steps, printing
-// -----------------------------------------------------------------------
+// --- errors, steps, printing ---------------------------------------------------------------------
 
 bool bd_render_fail(render *r, const char *format, ...)
 {
@@ -54,8 +53,7 @@ static bool add_span(render *r, bd_template_span **spans, int64_t *count, int64_
     return true;
 }
 
-// --- variables
-// -------------------------------------------------------------------------------------
+// --- variables -----------------------------------------------------------------------------------
 
 // A scope inside the one that is open. Loops open one for each element: closed ones are used again.
 static scope *scope_open(render *r)
@@ -134,8 +132,7 @@ bool bd_assign(render *r, const node *target, value item)
     return true;
 }
 
-// --- capturing
-// -------------------------------------------------------------------------------------
+// --- capturing -----------------------------------------------------------------------------------
 
 // Run a body with what it prints going into `text`, and what it sets going nowhere.
 static bool capture(render *r, const node_list *body, bd_text *text, int *jump)
@@ -241,8 +238,7 @@ static bool filtered_block(render *r, const node *n, const node *filters, value 
     return value_take_text(r, &text, &captured) && apply_filters(r, filters, captured, out);
 }
 
-// --- statements
-// ------------------------------------------------------------------------------------
+// --- statements ----------------------------------------------------------------------------------
 
 static bool run_print(render *r, const node *n)
 {
@@ -423,8 +419,7 @@ bool bd_run_body(render *r, const node_list *body, int *jump)
     return ok;
 }
 
-// --- the whole
-// -------------------------------------------------------------------------------------
+// --- the whole -----------------------------------------------------------------------------------
 
 static bool set_globals(render *r, json_t *variables)
 {

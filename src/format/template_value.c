@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- memory
-// ----------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 
 struct pool_chunk {
     struct pool_chunk *next;
@@ -43,8 +42,7 @@ void bd_pool_free(bd_pool *pool)
     *pool = (bd_pool){0};
 }
 
-// --- making
-// ----------------------------------------------------------------------------------------
+// --- making --------------------------------------------------------------------------------------
 
 value value_bool(bool b)
 {
@@ -90,7 +88,9 @@ bool value_copy_text(render *r, const char *text, size_t size, value *out)
 bool value_take_text(render *r, bd_text *text, value *out)
 {
     bool ok = text->failed ? bd_render_no_memory(r)
-                           : value_copy_text(r, text->data ? text->data : "", text->size, out);
+              : text->size > BD_TEMPLATE_TEXT
+                  ? bd_render_fail(r, "a text of more than %d bytes", BD_TEMPLATE_TEXT)
+                  : value_copy_text(r, text->data ? text->data : "", text->size, out);
     bd_text_free(text);
     return ok;
 }
@@ -241,8 +241,7 @@ bool value_from_json(render *r, json_t *json, int depth, value *out)
     }
 }
 
-// --- asking
-// ----------------------------------------------------------------------------------------
+// --- asking --------------------------------------------------------------------------------------
 
 const char *value_type_name(value v)
 {
@@ -390,8 +389,7 @@ bool value_contains(render *r, value container, value item, bool *out)
     }
 }
 
-// --- elements
-// --------------------------------------------------------------------------------------
+// --- elements ------------------------------------------------------------------------------------
 
 bool value_elements(render *r, value v, const value **items, int64_t *count)
 {

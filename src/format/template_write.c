@@ -131,8 +131,7 @@ bool value_write(render *r, value v, bool quoted, int depth, bd_text *out)
     }
 }
 
-// --- JSON
-// ------------------------------------------------------------------------------------------
+// --- JSON ----------------------------------------------------------------------------------------
 
 static void write_json_text(const char *text, size_t size, bool ascii, bd_text *out)
 {

@@ -6,8 +6,7 @@
 
 #include "format/json.h"
 
-// --- making
-// ----------------------------------------------------------------------------------------
+// --- making --------------------------------------------------------------------------------------
 
 static bd_tokenizer *tokenizer_new(const char *name, bd_error *err)
 {
@@ -97,8 +96,7 @@ bd_tokenizer *bd_tokenizer_from_json(json_t *root, const char *what, const char 
     return t;
 }
 
-// --- opening
-// ---------------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------
 
 static bd_tokenizer *open_file(const char *path, bd_error *err)
 {
@@ -175,8 +173,7 @@ bool bd_tokenizer_save(const bd_tokenizer *t, const char *folder, bd_error *err)
            bd_tokenizer_write_config(t, folder, err);
 }
 
-// --- asking
-// ----------------------------------------------------------------------------------------
+// --- asking --------------------------------------------------------------------------------------
 
 const char *bd_tokenizer_identity(const bd_tokenizer *t)
 {
@@ -264,8 +261,7 @@ const char *bd_tokenizer_chat_template(const bd_tokenizer *t)
     return t->chat_template;
 }
 
-// --- changing
-// --------------------------------------------------------------------------------------
+// --- changing ------------------------------------------------------------------------------------
 
 bool bd_tokenizer_set_role(bd_tokenizer *t, bd_token_role role, int32_t id, bd_error *err)
 {

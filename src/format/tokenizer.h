@@ -25,8 +25,7 @@
 
 typedef struct bd_tokenizer bd_tokenizer;
 
-// --- opening and saving
-// ----------------------------------------------------------------------------
+// --- opening and saving --------------------------------------------------------------------------
 
 /* `path` is a folder with tokenizer.json (or encoder.json and vocab.bpe, or vocab.json and
  * merges.txt) and perhaps tokenizer_config.json and chat_template.jinja, or it is a tokenizer.json
@@ -45,8 +44,7 @@ bool bd_tokenizer_save(const bd_tokenizer *tokenizer, const char *folder, bd_err
  * (of both files one after the other for GPT-2's pair), as 64 hexadecimal digits. */
 const char *bd_tokenizer_identity(const bd_tokenizer *tokenizer);
 
-// --- tokens
-// ----------------------------------------------------------------------------------------
+// --- tokens --------------------------------------------------------------------------------------
 
 /* The largest id plus one: the least number of rows an embedding needs. Ids may have holes. */
 int64_t bd_tokenizer_size(const bd_tokenizer *tokenizer);
@@ -99,8 +97,7 @@ const char *bd_tokenizer_pattern(const bd_tokenizer *tokenizer);
 const char *bd_tokenizer_chat_template(const bd_tokenizer *tokenizer);
 bool bd_tokenizer_set_chat_template(bd_tokenizer *tokenizer, const char *source, bd_error *err);
 
-// --- encoding
-// --------------------------------------------------------------------------------------
+// --- encoding ------------------------------------------------------------------------------------
 
 /* Where a token's bytes lie in the text given to encode. Where normalization replaced characters,
  * the span covers all characters that the token has a part of. */
@@ -127,8 +124,7 @@ typedef struct {
 bool bd_tokenizer_encode(const bd_tokenizer *tokenizer, const char *text, size_t size,
                          const bd_encode_options *options, bd_tokens *out, bd_error *err);
 
-// --- decoding
-// --------------------------------------------------------------------------------------
+// --- decoding ------------------------------------------------------------------------------------
 
 /* Append the text of the ids, each malformed part as one U+FFFD. Ids without a token (embedding
  * rows beyond the vocabulary) add nothing. */

@@ -4,8 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-// --- the trie
-// --------------------------------------------------------------------------------------
+// --- the trie ------------------------------------------------------------------------------------
 
 static int32_t trie_node(bd_trie *trie, uint8_t byte)
 {
@@ -73,8 +72,7 @@ static int32_t longest_at(const bd_trie *trie, const char *text, int64_t size, i
     return found;
 }
 
-// --- what surrounds a match
-// ------------------------------------------------------------------------
+// --- what surrounds a match ----------------------------------------------------------------------
 
 static int32_t character_before(const char *text, int64_t at, int64_t *start)
 {

@@ -60,8 +60,7 @@ static bool make_room(bd_merger *m, size_t size, bd_error *err)
     return true;
 }
 
-// --- a heap of candidate merges
-// --------------------------------------------------------------------
+// --- a heap of candidate merges ------------------------------------------------------------------
 
 static void heap_push(bd_candidate *heap, size_t *count, bd_candidate c)
 {
@@ -101,8 +100,7 @@ static void offer(bd_merger *m, size_t *count, const bd_vocabulary *v, int32_t l
                   (bd_candidate){(uint64_t)merge->rank << 32 | (uint32_t)left, merge->result});
 }
 
-// --- one word
-// --------------------------------------------------------------------------------------
+// --- one word ------------------------------------------------------------------------------------
 
 static bool symbols_of(bd_merger *m, const bd_merge_rules *rules, const char *word, size_t size,
                        bd_error *err)

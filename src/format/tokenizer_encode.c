@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- scratch memory
-// --------------------------------------------------------------------------------
+// --- scratch memory ------------------------------------------------------------------------------
 
 static void scratch_free(bd_scratch *s)
 {
@@ -57,8 +56,7 @@ static void scratch_return(bd_tokenizer *t, bd_scratch *s)
     pthread_mutex_unlock(&t->lock);
 }
 
-// --- output
-// ----------------------------------------------------------------------------------------
+// --- output --------------------------------------------------------------------------------------
 
 void bd_tokens_free(bd_tokens *tokens)
 {
@@ -86,8 +84,7 @@ static bool tokens_reserve(bd_tokens *out, int64_t more, bool spans, bd_error *e
     return true;
 }
 
-// --- the pipeline
-// ----------------------------------------------------------------------------------
+// --- the pipeline --------------------------------------------------------------------------------
 
 typedef struct {
     const bd_tokenizer *t;

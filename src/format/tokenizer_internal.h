@@ -23,8 +23,7 @@ enum {
     BD_MOST_AUTOMATIC = 16, // special tokens on one side of a text
 };
 
-// --- vocabulary: ids, bytes, merges (tokenizer_vocabulary.c)
-// ---------------------------------------
+// --- vocabulary: ids, bytes, merges (tokenizer_vocabulary.c) -------------------------------------
 
 enum {
     BD_TOKEN_IN_MODEL = 1, // merges can make it
@@ -78,8 +77,7 @@ int32_t bd_byte_character(uint8_t byte);
  * its characters is outside the alphabet. */
 bool bd_unspell(const char *spelled, size_t size, bd_text *bytes);
 
-// --- the text of a tokenizer.json (tokenizer_source.c)
-// ---------------------------------------------
+// --- the text of a tokenizer.json (tokenizer_source.c) -------------------------------------------
 
 typedef struct {
     const char *text;
@@ -104,8 +102,7 @@ bool bd_source_merges(const bd_source_parts *parts, const char *where, bd_source
 /* Append the source with one more object (as JSON text) in its list of added tokens. */
 bool bd_source_add_token(const char *text, size_t size, const char *token, bd_text *out);
 
-// --- normalization (tokenizer_normalize.c)
-// ---------------------------------------------------------
+// --- normalization (tokenizer_normalize.c) -------------------------------------------------------
 
 typedef enum { BD_NFC, BD_NFD, BD_NFKC, BD_NFKD } bd_normal_form;
 
@@ -132,8 +129,7 @@ bool bd_normalize(bd_normal_form form, const char *text, size_t size, bd_text *o
 /* The span of the text that a span of the normalized text came from. */
 bd_token_span bd_alignment_span(const bd_alignment *alignment, int64_t begin, int64_t end);
 
-// --- added tokens (tokenizer_added.c)
-// --------------------------------------------------------------
+// --- added tokens (tokenizer_added.c) ------------------------------------------------------------
 
 typedef struct {
     int32_t id;
@@ -165,8 +161,7 @@ typedef struct {
 bd_added_match bd_added_next(const bd_trie *trie, const bd_added_token *added, const char *text,
                              int64_t size, bool skip_special, int64_t done, int64_t *from);
 
-// --- patterns (tokenizer_pattern.c)
-// ----------------------------------------------------------------
+// --- patterns (tokenizer_pattern.c) --------------------------------------------------------------
 
 typedef enum {
     BD_SPLIT_ISOLATED,
@@ -207,8 +202,7 @@ typedef bool (*bd_word_visitor)(void *context, const char *text, size_t size, bd
 bool bd_stage_split(const bd_stage *stage, bd_matcher *matcher, const char *text, size_t size,
                     bd_word_visitor word, void *context, bd_error *err);
 
-// --- merging (tokenizer_bpe.c)
-// ---------------------------------------------------------------------
+// --- merging (tokenizer_bpe.c) -------------------------------------------------------------------
 
 typedef struct {
     int32_t id;          // -1: merged into its left neighbour
@@ -241,8 +235,7 @@ void bd_merger_close(bd_merger *merger);
 bool bd_merger_run(bd_merger *merger, const bd_merge_rules *rules, const char *word, size_t size,
                    const int32_t **ids, size_t *count, bd_error *err);
 
-// --- the tokenizer
-// ---------------------------------------------------------------------------------
+// --- the tokenizer -------------------------------------------------------------------------------
 
 /* What one running encode call needs; kept for the next one. */
 typedef struct bd_scratch {

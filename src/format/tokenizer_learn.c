@@ -69,8 +69,7 @@ static bool room_for(void **list, int64_t count, int64_t *room, size_t size)
 #define ROOM_FOR(l, name)                                                                          \
     room_for((void **)&(l)->name##s, (l)->name##_count, &(l)->name##_room, sizeof *(l)->name##s)
 
-// --- the heap
-// --------------------------------------------------------------------------------------
+// --- the heap ------------------------------------------------------------------------------------
 
 static bool before(const learner *l, offered_pair a, offered_pair b)
 {
@@ -111,8 +110,7 @@ static offered_pair take_best(learner *l)
     return best;
 }
 
-// --- pairs
-// -----------------------------------------------------------------------------------------
+// --- pairs ---------------------------------------------------------------------------------------
 
 static uint64_t bucket_of(const learner *l, uint64_t pair)
 {
@@ -190,8 +188,7 @@ static bool offer_touched(learner *l)
     return true;
 }
 
-// --- words
-// -----------------------------------------------------------------------------------------
+// --- words ---------------------------------------------------------------------------------------
 
 static bool start(learner *l, const bd_word_counts *words, const int32_t byte[256])
 {
@@ -248,8 +245,7 @@ static bool merge_everywhere(learner *l, int32_t pair, int32_t left, int32_t rig
     return offer_touched(l);
 }
 
-// --- learning
-// --------------------------------------------------------------------------------------
+// --- learning ------------------------------------------------------------------------------------
 
 // The token that two make together, which may exist already: "a"+"bc" and "ab"+"c".
 static int32_t merged_token(bd_vocabulary *v, bd_text *bytes, int32_t left, int32_t right,

@@ -30,8 +30,7 @@ static bool flag(json_t *object, const char *where, const char *field, bool *out
     return !bd_json_has(object, field) || bd_json_bool(object, where, field, out, err);
 }
 
-// --- model
-// -----------------------------------------------------------------------------------------
+// --- model ---------------------------------------------------------------------------------------
 
 static bool refuse_option(json_t *model, const char *where, const char *field, bd_error *err)
 {
@@ -145,8 +144,7 @@ static bool load_model(bd_tokenizer *t, json_t *root, const bd_source_parts *par
            bd_fail(err, "%s: unk_token \"%.80s\" is not in the vocabulary", t->name, unknown);
 }
 
-// --- normalizer
-// ------------------------------------------------------------------------------------
+// --- normalizer ----------------------------------------------------------------------------------
 
 // Forms one after the other are one form: compatible if any is, composed if the last is.
 static bool load_normalizer(bd_tokenizer *t, json_t *part, int depth, bd_error *err)
@@ -180,8 +178,7 @@ static bool load_normalizer(bd_tokenizer *t, json_t *part, int depth, bd_error *
     return unknown_type(t->name, "normalizer", type, "NFC, NFD, NFKC, NFKD, Sequence", err);
 }
 
-// --- pre-tokenizer
-// ---------------------------------------------------------------------------------
+// --- pre-tokenizer -------------------------------------------------------------------------------
 
 static bool load_behavior(bd_tokenizer *t, json_t *part, bd_split_behavior *out, bd_error *err)
 {
@@ -295,8 +292,7 @@ static bool load_pre_tokenizer(bd_tokenizer *t, json_t *part, int depth, bool *b
                         err);
 }
 
-// --- decoder and post-processor
-// --------------------------------------------------------------------
+// --- decoder and post-processor ------------------------------------------------------------------
 
 static bool load_decoder(bd_tokenizer *t, json_t *part, bool *byte_level, int depth, bd_error *err)
 {
@@ -370,8 +366,7 @@ static bool load_post_processor(bd_tokenizer *t, json_t *part, int depth, bd_err
     return single != NULL;
 }
 
-// --- added tokens
-// ----------------------------------------------------------------------------------
+// --- added tokens --------------------------------------------------------------------------------
 
 // A token that is looked for in normalized text is looked for as its own normal form.
 static bool trie_put(bd_tokenizer *t, const bd_added_token *token, const char *text, size_t size,

@@ -49,8 +49,7 @@ bool bd_normal_already(bd_normal_form form, const char *text, size_t size)
     return plain_run(form, text, 0, size) == size;
 }
 
-// --- one segment
-// -----------------------------------------------------------------------------------
+// --- one segment ---------------------------------------------------------------------------------
 
 typedef struct {
     int32_t *points; // decomposed
@@ -123,8 +122,7 @@ static bool order_segment(segment *s, bd_error *err)
     return true;
 }
 
-// --- the text
-// --------------------------------------------------------------------------------------
+// --- the text ------------------------------------------------------------------------------------
 
 static void align(bd_alignment *a, size_t to, size_t from, bool replaced)
 {

@@ -10,8 +10,7 @@ const char *const bd_pattern_qwen = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}
                                     "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
                                     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-// --- from Oniguruma's Ruby syntax to PCRE2
-// ---------------------------------------------------------
+// --- from Oniguruma's Ruby syntax to PCRE2 -------------------------------------------------------
 //
 // Tokenizer files are written for Oniguruma. The two engines agree on almost all of what the files
 // use; the rest is rewritten, or refused where a rewriting would be a guess:
@@ -228,8 +227,7 @@ static bool translate(translation *t)
     return bd_text_check(&t->out, t->err);
 }
 
-// --- compiling
-// -------------------------------------------------------------------------------------
+// --- compiling -----------------------------------------------------------------------------------
 
 static bool compile(bd_stage *stage, const char *pattern, uint32_t options, const char *where,
                     bd_error *err)
@@ -278,8 +276,7 @@ void bd_stage_free(bd_stage *stage)
     stage->code = NULL;
 }
 
-// --- matching
-// --------------------------------------------------------------------------------------
+// --- matching ------------------------------------------------------------------------------------
 
 bool bd_matcher_open(bd_matcher *matcher, bd_error *err)
 {

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- finding parts
-// ---------------------------------------------------------------------------------
+// --- finding parts -------------------------------------------------------------------------------
 
 typedef struct {
     const char *at, *end;
@@ -149,8 +148,7 @@ bool bd_source_add_token(const char *text, size_t size, const char *token, bd_te
     return true;
 }
 
-// --- reading them
-// ----------------------------------------------------------------------------------
+// --- reading them --------------------------------------------------------------------------------
 
 typedef struct {
     cursor c;

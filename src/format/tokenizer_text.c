@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- growing
-// ---------------------------------------------------------------------------------------
+// --- growing -------------------------------------------------------------------------------------
 
 bool bd_text_reserve(bd_text *text, size_t more)
 {
@@ -110,8 +109,7 @@ bool bd_text_check(const bd_text *text, bd_error *err)
                       text->size);
 }
 
-// --- UTF-8
-// -----------------------------------------------------------------------------------------
+// --- UTF-8 ---------------------------------------------------------------------------------------
 
 // How many bytes of a character start at `bytes`, and is it whole? The second byte's range depends
 // on the first: that is where overlong forms, surrogates and values past U+10FFFF are caught.

@@ -41,8 +41,7 @@ struct bd_tokenizer_trainer {
     bd_word_counts words;
 };
 
-// --- the recipe
-// ------------------------------------------------------------------------------------
+// --- the recipe ----------------------------------------------------------------------------------
 
 static bool is_special(const bd_tokenizer_recipe *recipe, const char *text)
 {
@@ -152,8 +151,7 @@ void bd_tokenizer_trainer_destroy(bd_tokenizer_trainer *t)
     free(t);
 }
 
-// --- counting
-// --------------------------------------------------------------------------------------
+// --- counting ------------------------------------------------------------------------------------
 
 static bool words_grow(bd_word_counts *w, bd_error *err)
 {
@@ -231,8 +229,7 @@ bool bd_tokenizer_trainer_feed(bd_tokenizer_trainer *t, const char *text, size_t
     return bd_stage_split(&t->stage, &t->matcher, text, size, count_word, &t->words, err);
 }
 
-// --- the result
-// ------------------------------------------------------------------------------------
+// --- the result ----------------------------------------------------------------------------------
 
 static void spell(const bd_vocabulary *v, int32_t id, bd_text *out)
 {

@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- the byte alphabet
-// -----------------------------------------------------------------------------
+// --- the byte alphabet ---------------------------------------------------------------------------
 
 static bool shows_itself(int byte)
 {
@@ -51,8 +50,7 @@ bool bd_unspell(const char *spelled, size_t size, bd_text *bytes)
     return true;
 }
 
-// --- hashing
-// ---------------------------------------------------------------------------------------
+// --- hashing -------------------------------------------------------------------------------------
 
 static uint64_t mix(uint64_t x)
 {
@@ -88,8 +86,7 @@ static uint64_t power_of_two_above(int64_t count)
     return room;
 }
 
-// --- tokens
-// ----------------------------------------------------------------------------------------
+// --- tokens --------------------------------------------------------------------------------------
 
 static bool no_memory(bd_error *err)
 {
@@ -205,8 +202,7 @@ int32_t bd_vocabulary_find(const bd_vocabulary *v, const char *bytes, size_t siz
     return -1;
 }
 
-// --- merges
-// ----------------------------------------------------------------------------------------
+// --- merges --------------------------------------------------------------------------------------
 
 // A pair that is listed twice has the later rank, as in other libraries.
 bool bd_vocabulary_merge(bd_vocabulary *v, int32_t left, int32_t right, int32_t result,

@@ -12,6 +12,7 @@
 // of rows, so that pairs of rows in a bf16 head gradient are the same whatever the chunks are.
 #define CHUNK_BYTES ((int64_t)160 << 20)
 enum { LEAST_ROWS = 32, MOST_ROWS = 512 };
+_Static_assert(LEAST_ROWS % 2 == 0 && MOST_ROWS % 2 == 0, "pairs of rows stay in one chunk");
 
 #define ENTRY(level) bd_vocabulary_row_##level,
 static void (*const row_kernels[BD_ISA_COUNT])(bd_vocabulary_row *) = {BD_FOR_EACH_ISA(ENTRY)};
@@ -52,7 +53,8 @@ static void skip_row(const bd_vocabulary_loss *loss, int64_t r)
         loss->log_normalizer[r] = 0;
 }
 
-// The divergence reads the logits that the other losses have read, so their gradient stands elsewhere.
+// The divergence reads the logits that the other losses have read, so their gradient stands
+// elsewhere.
 static void diverge(const logits_job *job, int64_t i, int64_t r)
 {
     const bd_vocabulary_loss *loss = job->loss;
@@ -140,7 +142,7 @@ typedef struct {
     int64_t *index; // rows of the loss in this chunk, ascending; none of scale 0
     int64_t count;
     float *logits;
-    float *d_logits; // the same array, unless a divergence needs both; NULL: no gradient
+    float *d_logits;       // the same array, unless a divergence needs both; NULL: no gradient
     const float **teacher; // [count], or NULL without soft labels
     float *teacher_logits; // room for them where they are computed here
 } chunk;

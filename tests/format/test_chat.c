@@ -5,8 +5,7 @@
 #include "format/tokenizer_packages.h"
 #include "format/tokenizer_small.h"
 
-// --- golden
-// ----------------------------------------------------------------------------------------
+// --- golden --------------------------------------------------------------------------------------
 
 static void check_span(const char *what, const bd_chat_span *got, json_t *want)
 {
@@ -110,8 +109,7 @@ static void llama3_chat(void **state)
     golden_chat("llama3");
 }
 
-// --- small templates
-// -------------------------------------------------------------------------------
+// --- small templates -----------------------------------------------------------------------------
 
 static bd_tokenizer *chat_tokenizer(void)
 {

@@ -5,8 +5,7 @@
 #include "base/progress.h"
 #include "format/tokenizer_small.h"
 
-// --- merging
-// ---------------------------------------------------------------------------------------
+// --- merging -------------------------------------------------------------------------------------
 
 static void merges_by_rank(void **state)
 {
@@ -120,8 +119,7 @@ static void repeated_words(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- splitting
-// -------------------------------------------------------------------------------------
+// --- splitting -----------------------------------------------------------------------------------
 
 #define SPLIT(pattern, behavior, invert)                                                           \
     "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": " pattern     \
@@ -185,8 +183,7 @@ static void split_behaviors(void **state)
     }
 }
 
-// --- added tokens
-// ----------------------------------------------------------------------------------
+// --- added tokens --------------------------------------------------------------------------------
 
 #define ADDED(id, text, flags) "{\"id\": " id ", \"content\": \"" text "\"" flags "}"
 #define PLAIN                  ", \"normalized\": false, \"special\": true"
@@ -262,8 +259,7 @@ static void automatic_tokens(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- spans
-// -----------------------------------------------------------------------------------------
+// --- spans ---------------------------------------------------------------------------------------
 
 static void check_spans(const bd_tokenizer *t, const char *text, const char *want)
 {
@@ -303,8 +299,7 @@ static void spans(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- decoding
-// --------------------------------------------------------------------------------------
+// --- decoding ------------------------------------------------------------------------------------
 
 static void decoding(void **state)
 {
@@ -360,8 +355,7 @@ static void stream_of_noise(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- many threads
-// ----------------------------------------------------------------------------------
+// --- many threads --------------------------------------------------------------------------------
 
 typedef struct {
     const bd_tokenizer *tokenizer;

@@ -55,8 +55,7 @@ static void check_parse_refused(const char *json, size_t size, const char *part)
         fail_msg("error \"%s\" does not name the file", err.message);
 }
 
-// --- refusals
-// --------------------------------------------------------------------------------------
+// --- refusals ------------------------------------------------------------------------------------
 
 // What bdlm does not do is named when the file is opened.
 static void refused_parts(void **state)
@@ -279,8 +278,7 @@ static void runaway_pattern(void **state)
     bd_tokenizer_close(t);
 }
 
-// --- folders
-// ---------------------------------------------------------------------------------------
+// --- folders -------------------------------------------------------------------------------------
 
 static void open_folder(void **state)
 {

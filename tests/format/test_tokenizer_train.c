@@ -19,8 +19,7 @@ static bd_tokenizer *train(const bd_tokenizer_recipe *recipe, const char *const 
     return tokenizer;
 }
 
-// --- the rule, told plainly
-// ------------------------------------------------------------------------
+// --- the rule, told plainly ----------------------------------------------------------------------
 
 enum { MOST_WORDS = 400, MOST_LENGTH = 24 };
 
@@ -123,8 +122,7 @@ static void same_as_plain_rule(void **state)
     }
 }
 
-// --- as a whole
-// ------------------------------------------------------------------------------------
+// --- as a whole ----------------------------------------------------------------------------------
 
 static const char *const story[] = {
     "The cat sat on the mat. The cat sat on the hat, and the hat was flat!\n\nThat's that.",

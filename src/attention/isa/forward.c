@@ -1,11 +1,12 @@
-#include <assert.h>
-
 #include "attention/isa/few.h"
 
-/* The forward pass of one unit: for each tile of keys, for each group of rows, scores, softmax so far, and
- * the sum of values so far (online softmax). A row's numbers depend on its query and on the visible keys
- * alone: a tile it does not see leaves its state as it is, and hidden keys of a tile it does see add
- * exactly nothing. */
+/* The forward pass of one unit of rows, for one key head or a few neighbouring ones. For each tile of keys:
+ * scores and softmax so far of all rows, then the sums of values so far (online softmax). A row's numbers
+ * depend on its query and on the visible keys alone: a tile it does not see leaves its state as it is, and
+ * hidden keys of a tile it does see add exactly nothing.
+ *
+ * Training packs all keys first (kernel.h) and takes one key head at a time. Generation reads keys and values
+ * where they lie: its tasks take neighbouring heads together, because those lie side by side in memory. */
 
 // A row's state after some tiles is its `shift` and sums of 2^(score - shift). The shift is the largest score so
 // far: in bf16 as it is, so that the largest word is exactly 1; in f32 rounded up to an integer, because
@@ -13,40 +14,45 @@
 // score is above it.
 #define NOTHING_YET (-1e30f)
 
+enum {
+    MOST_SLOTS = BD_MOST_GROUPS * BD_ROW_GROUP, // rows of all heads of a task
+    GROUP_WORDS = BD_ROW_GROUP * BD_KEY_TILE,   // the probabilities of a group of rows
+};
+
 typedef struct {
     const bd_attention_job *job;
-    int64_t b, key_head;
-    int64_t first_row, rows; // of the unit
-    int64_t first_query;
-    float shift[BD_UNIT_ROWS];
-    float sum[BD_UNIT_ROWS];
-    _Alignas(64) bd_word query[BD_UNIT_ROWS * BD_MOST_HEAD_SIZE];
-    _Alignas(64) float out[BD_UNIT_ROWS * BD_MOST_HEAD_SIZE];
+    int64_t b, first_head, heads;
+    int64_t first_row, rows, groups; // of the unit; every head has as many
+    float shift[MOST_SLOTS], sum[MOST_SLOTS], factor[MOST_SLOTS];
+    bd_word *query; // [heads, groups, BD_ROW_GROUP, row_words]
+    float *out;     // [heads, groups, BD_ROW_GROUP, width]
+    bd_word *p;     // [heads, groups, GROUP_WORDS]
 } unit_state;
 
-// One tile of keys and values as the products read them; where one is NULL, `raw` is read instead.
+// What the rows of a unit see of a tile.
 typedef struct {
-    const bd_word *columns, *rows;
-    int64_t row_stride; // words between value rows
-    int64_t keys;       // in this tile
-    raw_tile raw;
-} key_tile;
+    int64_t index, keys;
+    uint64_t masks[BD_UNIT_ROWS];
+    sight seen[BD_UNIT_ROWS / BD_ROW_GROUP];
+} tile_view;
 
 /* --- softmax --------------------------------------------------------------------------------------- */
 
 /* The scores of a group of rows for keys [begin, end) of a tile, times `unit` in powers of two, become
  * 2^(score - shift) as words in p; factor[r] is what the sums before this tile shrink by.
  * masks: per row, or NULL when all is seen. */
-INLINE void softmax_rows(const bd_words words, int64_t rows, int64_t begin, int64_t end, float unit,
+INLINE void softmax_rows(const bd_words words, int64_t rows, sight seen, float unit,
                          const uint64_t *masks, const float *scores, float *shift, float *sum,
                          float *factor, bd_word *p)
 {
     float top[2 * BD_ROW_GROUP]; // a whole vector at every level
     for (int64_t r = 0; r < rows; r++) {
         vf best = vf_set1(-INFINITY);
-        for (int64_t k = begin; k < end; k += VF_WIDTH) {
+        for (int64_t k = seen.begin; k < seen.end; k += VF_WIDTH) {
             vf s = vf_load(scores + r * BD_KEY_TILE + k);
-            best = vf_max(best, masks ? vf_select(lanes_of(masks[r], k), s, vf_set1(-INFINITY)) : s);
+            if (!seen.whole)
+                s = vf_select(lanes_of(masks[r], k), s, vf_set1(-INFINITY));
+            best = vf_max(best, s);
         }
         top[r] = vf_largest(best) * unit;
         if (words == BD_WORDS_F32)
@@ -63,10 +69,10 @@ INLINE void softmax_rows(const bd_words words, int64_t rows, int64_t begin, int6
     }
     for (int64_t r = 0; r < rows; r++) {
         vf total = vf_zero();
-        for (int64_t k = begin; k < end; k += VF_WIDTH) {
+        for (int64_t k = seen.begin; k < seen.end; k += VF_WIDTH) {
             vf s = vf_load(scores + r * BD_KEY_TILE + k);
             vf e = power_of_two(words, s * unit, vf_set1(top[r]));
-            if (masks)
+            if (!seen.whole)
                 e = vf_select(lanes_of(masks[r], k), e, vf_zero());
             total += e;
             if (words == BD_WORDS_PAIRS)
@@ -78,194 +84,238 @@ INLINE void softmax_rows(const bd_words words, int64_t rows, int64_t begin, int6
     }
 }
 
-/* --- one tile for one group of rows ------------------------------------------------------------------ */
+/* --- one tile for one head ----------------------------------------------------------------------------- */
 
-INLINE void scores_of(const bd_words words, const unit_state *unit, int64_t row, int64_t rows,
-                      const key_tile *tile, int64_t begin, int64_t end, float *scores)
+INLINE raw_tile raw_tile_of(const bd_attention_job *job, int64_t b, int64_t head,
+                            const tile_view *view)
 {
-    const bd_attention_job *job = unit->job;
-    const bd_word *query = unit->query + row * job->row_words;
-    if (tile->columns)
-        multiply_heads(words, (product){.rows = rows,
-                                        .columns = end - begin,
-                                        .steps = job->head_steps,
-                                        .a = query,
-                                        .a_row = job->row_words,
-                                        .a_step = 1,
-                                        .b = tile->columns + begin,
-                                        .b_step = BD_KEY_TILE,
-                                        .c = scores + begin,
-                                        .c_row = BD_KEY_TILE});
-    else
-        scores_of_few(words, rows, query, job->row_words, &tile->raw, begin, end, scores);
+    int64_t at = key_at(job, b, head, view->index * BD_KEY_TILE);
+    return (raw_tile){.key = job->key + at,
+                      .value = job->value + at,
+                      .stride = job->a->key_heads * job->a->head_size,
+                      .keys = view->keys,
+                      .size = job->a->head_size};
 }
 
-// out = factor * out + p @ values
-INLINE void add_values(const bd_words words, unit_state *unit, int64_t row, int64_t rows,
-                       const key_tile *tile, int64_t begin, int64_t end, const bd_word *p,
-                       const float *factor)
+INLINE int64_t rows_in_group(const unit_state *unit, int64_t group)
+{
+    int64_t left = unit->rows - group * BD_ROW_GROUP;
+    return left < BD_ROW_GROUP ? left : BD_ROW_GROUP;
+}
+
+// Scores and softmax of all rows; packs the keys into `space` where that pays.
+INLINE void score_head(const bd_words words, unit_state *unit, int64_t h, const tile_view *view,
+                       bd_word *space)
 {
     const bd_attention_job *job = unit->job;
-    end = end < tile->keys ? end : tile->keys;
-    if (words == BD_WORDS_PAIRS && !tile->rows) {
-        values_of_few(rows, job->width, p, &tile->raw, begin, end, unit->out + row * job->width,
-                      factor);
-        return;
+    raw_tile raw = raw_tile_of(job, unit->b, unit->first_head + h, view);
+    const bd_word *columns = space;
+    bool few = !job->key_columns && unit->groups == 1;
+    if (job->key_columns)
+        columns = job->key_columns +
+                  (bd_job_head(job, unit->b, unit->first_head + h) * job->plan.tiles + view->index) *
+                      bd_job_column_words(job);
+    else if (!few)
+        pack_columns(words, raw.key, raw.stride, raw.keys, raw.size, space);
+    for (int64_t g = 0; g < unit->groups; g++) {
+        _Alignas(64) float scores[BD_ROW_GROUP * BD_KEY_TILE];
+        int64_t rows = rows_in_group(unit, g), group = h * unit->groups + g;
+        int64_t slot = group * BD_ROW_GROUP;
+        const bd_word *query = unit->query + slot * job->row_words;
+        sight seen = view->seen[g];
+        if (!seen.end)
+            continue;
+        if (few)
+            scores_of_few(words, rows, query, job->row_words, &raw, seen.begin, seen.end, scores);
+        else
+            multiply_heads(words, (product){.rows = rows,
+                                            .columns = seen.end - seen.begin,
+                                            .steps = job->head_steps,
+                                            .a = query,
+                                            .a_row = job->row_words,
+                                            .a_step = 1,
+                                            .b = columns + seen.begin,
+                                            .b_step = BD_KEY_TILE,
+                                            .c = scores + seen.begin,
+                                            .c_row = BD_KEY_TILE});
+        softmax_rows(words, rows, seen, job->score_unit, view->masks + g * BD_ROW_GROUP, scores,
+                     unit->shift + slot, unit->sum + slot, unit->factor + slot,
+                     unit->p + group * GROUP_WORDS);
     }
-    int64_t first = words == BD_WORDS_PAIRS ? begin / 2 : begin;
-    multiply(words, (product){.rows = rows,
-                              .columns = job->width,
-                              .steps = bd_words_of(words, end) - first,
-                              .a = p + first,
-                              .a_row = words == BD_WORDS_PAIRS ? BD_KEY_TILE / 2 : BD_KEY_TILE,
-                              .a_step = 1,
-                              .b = tile->rows + first * tile->row_stride,
-                              .b_step = tile->row_stride,
-                              .c = unit->out + row * job->width,
-                              .c_row = job->width,
-                              .end = SCALE_AND_ADD,
-                              .factor = factor});
 }
 
-INLINE void attend(const bd_words words, unit_state *unit, int64_t row, int64_t rows,
-                   const key_tile *tile, const uint64_t *masks, int64_t begin, int64_t end)
+// out = factor * out + p @ values for all rows; packs the values into `space` where that pays.
+INLINE void add_values(const bd_words words, unit_state *unit, int64_t h, const tile_view *view,
+                       bd_word *space)
 {
-    _Alignas(64) float scores[BD_ROW_GROUP * BD_KEY_TILE];
-    _Alignas(64) bd_word p[BD_ROW_GROUP * BD_KEY_TILE];
-    float factor[BD_ROW_GROUP];
-    scores_of(words, unit, row, rows, tile, begin, end, scores);
-    softmax_rows(words, rows, begin, end, unit->job->score_unit, masks, scores, unit->shift + row,
-                 unit->sum + row, factor, p);
-    add_values(words, unit, row, rows, tile, begin, end, p, factor);
-}
-
-INLINE void attend_tile(const bd_words words, unit_state *unit, const key_tile *tile,
-                        const uint64_t *query_masks)
-{
-    const uint64_t present = ~(uint64_t)0 >> (BD_KEY_TILE - tile->keys);
-    int64_t group = unit->job->plan.group;
-    for (int64_t row = 0; row < unit->rows; row += BD_ROW_GROUP) {
-        int64_t rows = unit->rows - row < BD_ROW_GROUP ? unit->rows - row : BD_ROW_GROUP;
-        uint64_t masks[BD_ROW_GROUP];
-        for (int64_t r = 0; r < rows; r++) {
-            int64_t query = (unit->first_row + row + r) / group - unit->first_query;
-            masks[r] = query_masks ? query_masks[query] : present;
+    const bd_attention_job *job = unit->job;
+    raw_tile raw = raw_tile_of(job, unit->b, unit->first_head + h, view);
+    const bd_word *values = space;
+    int64_t stride = job->width;
+    bool few = !job->value_rows && unit->groups == 1 && words == BD_WORDS_PAIRS;
+    if (job->value_rows) {
+        values = job->value_rows +
+                 (bd_job_head(job, unit->b, unit->first_head + h) * job->plan.tiles + view->index) *
+                     bd_job_row_words(job);
+    } else if (words == BD_WORDS_F32 && raw.size == job->width) {
+        values = (const bd_word *)raw.value;
+        stride = raw.stride;
+    } else if (!few) {
+        pack_right(words, raw.value, raw.stride, raw.keys, raw.keys + raw.keys % 2, raw.size,
+                   job->width, space);
+    }
+    for (int64_t g = 0; g < unit->groups; g++) {
+        int64_t rows = rows_in_group(unit, g), group = h * unit->groups + g;
+        int64_t slot = group * BD_ROW_GROUP;
+        const bd_word *p = unit->p + group * GROUP_WORDS;
+        float *out = unit->out + slot * job->width;
+        sight seen = view->seen[g];
+        if (!seen.end)
+            continue;
+        int64_t end = seen.end < view->keys ? seen.end : view->keys;
+        if (few) {
+            values_of_few(rows, job->width, p, &raw, seen.begin, end, out, unit->factor + slot);
+            continue;
         }
-        sight seen = sight_of(masks, rows);
-        if (seen.end)
-            attend(words, unit, row, rows, tile, seen.whole ? NULL : masks, seen.begin, seen.end);
+        int64_t first = words == BD_WORDS_PAIRS ? seen.begin / 2 : seen.begin;
+        multiply(words, (product){.rows = rows,
+                                  .columns = job->width,
+                                  .steps = bd_words_of(words, end) - first,
+                                  .a = p + first,
+                                  .a_row = words == BD_WORDS_PAIRS ? BD_KEY_TILE / 2 : BD_KEY_TILE,
+                                  .a_step = 1,
+                                  .b = values + first * stride,
+                                  .b_step = stride,
+                                  .c = out,
+                                  .c_row = job->width,
+                                  .end = SCALE_AND_ADD,
+                                  .factor = unit->factor + slot});
     }
 }
 
 /* --- units ----------------------------------------------------------------------------------------- */
 
-INLINE void start_unit(const bd_words words, unit_state *unit, const bd_attention_job *job, int64_t b,
-                       int64_t key_head, int64_t index)
+INLINE void start_unit(const bd_words words, unit_state *unit)
 {
-    unit->job = job;
-    unit->b = b;
-    unit->key_head = key_head;
-    unit->first_row = index * BD_UNIT_ROWS;
-    unit->rows = job->plan.rows - unit->first_row;
-    unit->rows = unit->rows < BD_UNIT_ROWS ? unit->rows : BD_UNIT_ROWS;
-    unit->first_query = unit->first_row / job->plan.group;
-    for (int64_t r = 0; r < unit->rows; r++) {
-        unit->shift[r] = NOTHING_YET;
-        unit->sum[r] = 0;
-        pack_left(words, job->query + row_at(job, b, key_head, unit->first_row + r),
-                  job->a->head_size, job->row_words, unit->query + r * job->row_words);
-    }
-    if (unit->rows < BD_ROW_GROUP) // isa/few.h computes some rows more
-        memset(unit->query + unit->rows * job->row_words, 0,
-               (size_t)((BD_ROW_GROUP - unit->rows) * job->row_words) * sizeof(bd_word));
-    memset(unit->out, 0, (size_t)(unit->rows * job->width) * sizeof *unit->out);
+    const bd_attention_job *job = unit->job;
+    int64_t slots = unit->groups * BD_ROW_GROUP;
+    for (int64_t h = 0; h < unit->heads; h++)
+        for (int64_t r = 0; r < slots; r++) {
+            int64_t slot = h * slots + r;
+            bd_word *query = unit->query + slot * job->row_words;
+            unit->shift[slot] = NOTHING_YET;
+            unit->sum[slot] = 0;
+            if (r >= unit->rows) // isa/few.h computes some rows more
+                memset(query, 0, (size_t)job->row_words * sizeof *query);
+            else
+                pack_left(words,
+                          job->query + row_at(job, unit->b, unit->first_head + h, unit->first_row + r),
+                          job->a->head_size, job->row_words, query);
+        }
+    memset(unit->out, 0, (size_t)(unit->heads * slots * job->width) * sizeof *unit->out);
 }
 
 // Divides by the sum of exponentials, the sink's included; a row that saw nothing stays 0.
-static void finish_unit(unit_state *unit)
+static void finish_row(unit_state *unit, int64_t h, int64_t r)
 {
     const bd_attention_job *job = unit->job;
     const bd_attention *a = job->a;
-    for (int64_t r = 0; r < unit->rows; r++) {
-        int64_t row = unit->first_row + r, head = unit->key_head * job->plan.group;
-        head += row % job->plan.group;
-        float sum = unit->sum[r], factor = sum != 0 ? 1 / sum : 0; // NaN goes on
-        double log_sum = -INFINITY;
-        if (sum != 0 && (job->log_sum || a->sink))
-            log_sum = (double)unit->shift[r] * M_LN2 + log((double)sum);
-        if (sum != 0 && a->sink) {
-            double more = (double)a->sink[head] - log_sum, seen = 1 / (1 + exp(more));
-            factor *= (float)seen;
-            log_sum = more > 0 ? (double)a->sink[head] + log1p(exp(-more)) : log_sum + log1p(exp(more));
-        }
-        float *out = job->out + row_at(job, unit->b, unit->key_head, row);
-        for (int64_t i = 0; i < a->head_size; i++)
-            out[i] = unit->out[r * job->width + i] * factor + 0.0f; // never -0
-        int64_t line = (job->first_row + unit->b) * a->query_heads + head;
-        if (job->log_sum)
-            job->log_sum[line * a->rule->query_length + row / job->plan.group] = (float)log_sum;
+    int64_t slot = h * unit->groups * BD_ROW_GROUP + r, row = unit->first_row + r;
+    int64_t head = (unit->first_head + h) * job->plan.group + row % job->plan.group;
+    float sum = unit->sum[slot], factor = sum != 0 ? 1 / sum : 0; // NaN goes on
+    double log_sum = -INFINITY;
+    if (sum != 0 && (job->log_sum || a->sink))
+        log_sum = (double)unit->shift[slot] * M_LN2 + log((double)sum);
+    if (sum != 0 && a->sink) {
+        double more = (double)a->sink[head] - log_sum;
+        factor *= (float)(1 / (1 + exp(more)));
+        log_sum = more > 0 ? (double)a->sink[head] + log1p(exp(-more)) : log_sum + log1p(exp(more));
+    }
+    float *out = job->out + row_at(job, unit->b, unit->first_head + h, row);
+    for (int64_t i = 0; i < a->head_size; i++)
+        out[i] = unit->out[slot * job->width + i] * factor + 0.0f; // never -0
+    int64_t line = (job->first_row + unit->b) * a->query_heads + head;
+    if (job->log_sum)
+        job->log_sum[line * a->rule->query_length + row / job->plan.group] = (float)log_sum;
+}
+
+// false: no row of the unit sees any key of the tile.
+INLINE bool look_at_tile(const unit_state *unit, int64_t index, int32_t mark, tile_view *view)
+{
+    const bd_attention_plan *plan = &unit->job->plan;
+    if (mark == BD_MARK_EMPTY)
+        return false;
+    view->index = index;
+    view->keys = keys_in_tile(unit->job, index);
+    const uint64_t present = ~(uint64_t)0 >> (BD_KEY_TILE - view->keys);
+    const uint64_t *masks = mark == BD_MARK_FULL ? NULL : plan->masks + mark * plan->unit_queries;
+    int64_t first_query = unit->first_row / plan->group;
+    bool any = false;
+    for (int64_t r = 0; r < unit->rows; r++)
+        view->masks[r] = masks ? masks[(unit->first_row + r) / plan->group - first_query] : present;
+    for (int64_t g = 0; g < unit->groups; g++) {
+        view->seen[g] = sight_of(view->masks + g * BD_ROW_GROUP, rows_in_group(unit, g));
+        any = any || view->seen[g].end;
+    }
+    return any;
+}
+
+// Share `part` of `parts` of what the unit's heads will read of a tile: whole lines in the order of memory.
+INLINE void fetch_ahead(const unit_state *unit, const float *array, int64_t tile, int64_t part,
+                        int64_t parts)
+{
+    const bd_attention_job *job = unit->job;
+    if (!job->fetch_ahead || tile >= job->plan.tiles)
+        return;
+    int64_t keys = keys_in_tile(job, tile), line = 16;
+    int64_t numbers = unit->heads * job->a->head_size;
+    for (int64_t k = keys * part / parts; k < keys * (part + 1) / parts; k++) {
+        const float *row = array + key_at(job, unit->b, unit->first_head, tile * BD_KEY_TILE + k);
+        for (int64_t i = 0; i < numbers; i += line)
+            __builtin_prefetch(row + i, 0, 2);
     }
 }
 
-// Keys and values of a tile for this task alone.
-typedef struct {
-    _Alignas(64) bd_word columns[BD_MOST_HEAD_SIZE * BD_KEY_TILE];
-    _Alignas(64) bd_word rows[BD_KEY_TILE * BD_MOST_HEAD_SIZE];
-} tile_space;
-
-INLINE key_tile find_tile(const bd_words words, const bd_attention_job *job, int64_t b,
-                          int64_t key_head, int64_t index, int64_t unit_rows, tile_space *space)
+INLINE void run_unit(const bd_words words, unit_state *unit, bd_word *space)
 {
-    key_tile tile = {.row_stride = job->width, .keys = keys_in_tile(job, index)};
-    if (job->key_columns) {
-        int64_t at = bd_job_head(job, b, key_head) * job->plan.tiles + index;
-        tile.columns = job->key_columns + at * bd_job_column_words(job);
-        tile.rows = job->value_rows + at * bd_job_row_words(job);
-        return tile;
-    }
-    int64_t stride = job->a->key_heads * job->a->head_size, size = job->a->head_size;
-    int64_t at = key_at(job, b, key_head, index * BD_KEY_TILE);
-    tile.raw = (raw_tile){job->key + at, job->value + at, stride, tile.keys, size};
-    bool few = unit_rows <= BD_ROW_GROUP;
-    if (!few) {
-        pack_columns(words, job->key + at, stride, tile.keys, size, space->columns);
-        tile.columns = space->columns;
-    }
-    if (words == BD_WORDS_F32 && size == job->width) {
-        tile.rows = (const bd_word *)(job->value + at);
-        tile.row_stride = stride;
-    } else if (!few || words != BD_WORDS_PAIRS) {
-        int64_t padded = tile.keys + tile.keys % 2;
-        pack_right(words, job->value + at, stride, tile.keys, padded, size, job->width, space->rows);
-        tile.rows = space->rows;
-    }
-    return tile;
-}
-
-INLINE void run_unit(const bd_words words, const bd_attention_job *job, int64_t b, int64_t key_head,
-                     int64_t index)
-{
-    unit_state unit;
-    tile_space space;
-    start_unit(words, &unit, job, b, key_head, index);
-    const int32_t *marks = bd_attention_plan_marks(&job->plan, b, index);
+    const bd_attention_job *job = unit->job;
+    const int32_t *marks = bd_attention_plan_marks(&job->plan, unit->b, unit->first_row / BD_UNIT_ROWS);
+    start_unit(words, unit);
     for (int64_t t = 0; t < job->plan.tiles; t++) {
-        if (marks[t] == BD_MARK_EMPTY)
+        tile_view view;
+        if (!look_at_tile(unit, t, marks[t], &view))
             continue;
-        key_tile tile = find_tile(words, job, b, key_head, t, unit.rows, &space);
-        attend_tile(words, &unit, &tile,
-                    marks[t] == BD_MARK_FULL ? NULL
-                                             : job->plan.masks + marks[t] * job->plan.unit_queries);
+        for (int64_t h = 0; h < unit->heads; h++) {
+            fetch_ahead(unit, job->value, t, h, unit->heads);
+            score_head(words, unit, h, &view, space);
+        }
+        for (int64_t h = 0; h < unit->heads; h++) {
+            fetch_ahead(unit, job->key, t + 1, h, unit->heads);
+            add_values(words, unit, h, &view, space);
+        }
     }
-    finish_unit(&unit);
+    for (int64_t h = 0; h < unit->heads; h++)
+        for (int64_t r = 0; r < unit->rows; r++)
+            finish_row(unit, h, r);
 }
 
-static void forward_unit(const bd_attention_job *job, int64_t b, int64_t key_head, int64_t index)
+static void forward_unit(const bd_attention_job *job, int64_t b, int64_t heads, int64_t index)
 {
+    _Alignas(64) bd_word query[BD_MOST_SLOT_NUMBERS], p[BD_MOST_GROUPS * GROUP_WORDS];
+    _Alignas(64) bd_word space[BD_KEY_TILE * BD_MOST_HEAD_SIZE];
+    _Alignas(64) float out[BD_MOST_SLOT_NUMBERS];
+    unit_state unit = {.job = job, .b = b, .query = query, .out = out, .p = p};
+    unit.first_head = heads * job->heads_at_once;
+    unit.heads = job->a->key_heads - unit.first_head;
+    unit.heads = unit.heads < job->heads_at_once ? unit.heads : job->heads_at_once;
+    unit.first_row = index * BD_UNIT_ROWS;
+    unit.rows = job->plan.rows - unit.first_row;
+    unit.rows = unit.rows < BD_UNIT_ROWS ? unit.rows : BD_UNIT_ROWS;
+    unit.groups = (unit.rows + BD_ROW_GROUP - 1) / BD_ROW_GROUP;
     if (job->words == BD_WORDS_F32)
-        run_unit(BD_WORDS_F32, job, b, key_head, index);
+        run_unit(BD_WORDS_F32, &unit, space);
     else
-        run_unit(BF16_WORDS, job, b, key_head, index);
+        run_unit(BF16_WORDS, &unit, space);
 }
 
 INLINE void pack(const bd_words words, const bd_attention_job *job, int64_t b, int64_t key_head,
