@@ -56,12 +56,18 @@ typedef struct {
     bd_parameter *p;
     uint64_t seed;
     int64_t tensor;
-    float deviation;
-} normal_job;
+    float scale;
+    float (*draw)(uint64_t key, uint32_t stream, uint32_t index);
+} initial_job;
 
-static void fill_normal(void *context, int64_t task)
+static float draw_symmetric(uint64_t key, uint32_t stream, uint32_t index)
 {
-    const normal_job *job = context;
+    return 2 * bd_random_uniform(key, stream, index) - 1;
+}
+
+static void fill_initial(void *context, int64_t task)
+{
+    const initial_job *job = context;
     int64_t begin = task * INITIAL_CHUNK, end = begin + INITIAL_CHUNK;
     if (end > job->p->count)
         end = job->p->count;
@@ -71,16 +77,25 @@ static void fill_normal(void *context, int64_t task)
         bd_random_key(job->seed, 0, (uint64_t)job->tensor, (uint64_t)begin >> INDEX_BITS);
     for (int64_t i = begin; i < end; i++) {
         uint32_t index = (uint32_t)(i & (((int64_t)1 << INDEX_BITS) - 1));
-        job->p->value[i] = job->deviation * bd_random_normal(key, BD_STREAM_INITIAL, index);
+        job->p->value[i] = job->scale * job->draw(key, BD_STREAM_INITIAL, index);
     }
+}
+
+static void fill(initial_job job)
+{
+    assert(job.p->value);
+    bd_parallel((job.p->count + INITIAL_CHUNK - 1) / INITIAL_CHUNK, fill_initial, &job);
+    bd_parameter_changed(job.p);
 }
 
 void bd_parameter_normal(bd_parameter *p, uint64_t seed, int64_t tensor, double deviation)
 {
-    assert(p->value);
-    normal_job job = {.p = p, .seed = seed, .tensor = tensor, .deviation = (float)deviation};
-    bd_parallel((p->count + INITIAL_CHUNK - 1) / INITIAL_CHUNK, fill_normal, &job);
-    bd_parameter_changed(p);
+    fill((initial_job){p, seed, tensor, (float)deviation, bd_random_normal});
+}
+
+void bd_parameter_uniform(bd_parameter *p, uint64_t seed, int64_t tensor, double bound)
+{
+    fill((initial_job){p, seed, tensor, (float)bound, draw_symmetric});
 }
 
 // --- panels --------------------------------------------------------------------------------------

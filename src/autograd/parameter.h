@@ -16,7 +16,7 @@
 #include "base/arena.h"
 #include "tensor/matmul.h"
 
-enum { BD_PARAMETER_RANK = 4 };
+enum { BD_PARAMETER_RANK = 5 };
 
 typedef struct bd_parameter {
     const char *name; /* as in the file; whoever made the parameter keeps the text alive */
@@ -52,6 +52,9 @@ bool bd_parameter_create(bd_parameter *p, const char *name, int rank, const int6
 /* Initial weights: writable values become N(0, deviation^2). Value i of the tensor numbered
  * `tensor` is a function of (seed, tensor, i) alone, from the stream BD_STREAM_INITIAL. */
 void bd_parameter_normal(bd_parameter *p, uint64_t seed, int64_t tensor, double deviation);
+
+/* The same, uniform in [-bound, bound). */
+void bd_parameter_uniform(bd_parameter *p, uint64_t seed, int64_t tensor, double bound);
 
 /* Panels of a rank-2 parameter [out, in] in the given compute dtype, packed now if needed. */
 const bd_packed *bd_parameter_forward(bd_parameter *p, bd_dtype compute);

@@ -65,6 +65,9 @@ bd_value *bd_op_rope(bd_tape *tape, bd_value *x, const bd_rope *rope, const int3
 
 bd_value *bd_op_add(bd_tape *tape, bd_value *a, bd_value *b);
 bd_value *bd_op_swiglu(bd_tape *tape, bd_value *gate, bd_value *up);
+bd_value *bd_op_multiply(bd_tape *tape, bd_value *a, bd_value *b);
+bd_value *bd_op_sigmoid(bd_tape *tape, bd_value *x);
+bd_value *bd_op_silu(bd_tape *tape, bd_value *x); /* x sigmoid(x) */
 
 /* Per batch row: the rows of a, then the rows of b. a [batch * na, W], b [batch * nb, W]. */
 bd_value *bd_op_concatenate_rows(bd_tape *tape, bd_value *a, bd_value *b, int64_t batch);
@@ -80,10 +83,27 @@ bd_value *bd_op_gather_rows(bd_tape *tape, bd_value *x, const int32_t *index, in
 bd_value *bd_op_attention(bd_tape *tape, bd_value *query, bd_value *key, bd_value *value,
                           const bd_attention *attention, bd_parameter *sink);
 
+/* Recurrences over blocks of `length` consecutive rows. state [blocks, width]: what the blocks start
+ * from, a constant, replaced by where they end; NULL: from 0. A block stepped through row by row
+ * gives the bits of the block at once.
+ *
+ * Gated recurrent unit without biases: input [rows, 3G] is W x, weight U [3G, G], both in the order
+ * reset, update, new; y is the state after each row:
+ * r = sig(ir + hr), z = sig(iz + hz), n = tanh(in + r hn), state = (1 - z) n + z state. */
+bd_value *bd_op_gru(bd_tape *tape, bd_value *input, bd_parameter *weight, int64_t length,
+                    float *state);
+/* Gated memory: input [rows, W], weight [3R, R + W], bias [3R]. [g; c; o] = weight [state; input] +
+ * bias, y = tanh(o), then state = sig(g) state + (1 - sig(g)) tanh(c). */
+bd_value *bd_op_gated_memory(bd_tape *tape, bd_value *input, bd_parameter *weight,
+                             bd_parameter *bias, int64_t length, float *state);
+
 /* A loss over the vocabulary of logits x @ head^T. `loss` gives targets, scale, teacher and
  * outputs; its terms are filled in here (one term: x, head). The gradient is computed in the same
  * pass (fused) and stored in x->gradient and head->gradient immediately; nothing is noted. */
 void bd_op_vocabulary_loss(bd_tape *tape, bd_value *x, bd_parameter *head,
                            bd_vocabulary_loss *loss);
+/* The same for logits that are a sum of such products: x[0] @ heads[0]^T + x[1] @ heads[1]^T. */
+void bd_op_vocabulary_loss_of_sum(bd_tape *tape, bd_value *const *x, bd_parameter *const *heads,
+                                  int count, bd_vocabulary_loss *loss);
 
 #endif

@@ -138,7 +138,7 @@ static bool train_target(const demo *d, bd_error *err)
     char steps[32];
     snprintf(steps, sizeof steps, "%lld", (long long)d->target_steps);
     const char *const words[] = {"pretrain", "--train-files", at(d, "train.txt"), "--tokenizer", at(d, "tokenizer"),
-                                 "--out", at(d, "target"), "--hidden-size", "256", "--num-hidden-layers", "10",
+                                 "--out", at(d, "target"), "--hidden-size", "256", "--num-hidden-layers", "8",
                                  "--num-attention-heads", "4", "--num-key-value-heads", "2", "--intermediate-size",
                                  "640", "--max-position-embeddings", "1024", "--sequence-length", "256",
                                  "--batch-size", "8", "--max-steps", steps, "--lr", "2e-3", "--warmup-ratio", "0.05",
@@ -272,8 +272,8 @@ int bd_command_demo(int argc, char **argv)
     demo d = {.out = "demo",
               .text = "/usr/share/dictd/gcide.dict.dz",
               .megabytes = 6,
-              .target_steps = 700,
-              .draft_steps = 500,
+              .target_steps = 360,
+              .draft_steps = 260,
               .prompts = 12};
     const bd_option list[] = {
         {"out", "o", BD_ARGUMENT_TEXT, "FOLDER", "where everything goes (demo)", &d.out, 0, 0, false},

@@ -7,7 +7,7 @@
 #include "cli/options.h"
 #include "cli/recipe_options.h"
 #include "cli/training.h"
-#include "draft/draft.h"
+#include "draft/dspark.h"
 #include "train/draft_task.h"
 
 typedef struct {
@@ -60,10 +60,118 @@ static bool sizes(const bd_recipe *recipe, bd_draft_config *config, bd_error *er
     return true;
 }
 
+static bool require(const bd_recipe *recipe, const char *const *names, const char *why, bd_error *err)
+{
+    for (; *names; names++)
+        if (!bd_recipe_require(recipe, *names, why, err))
+            return false;
+    return true;
+}
+
+/* The sizes of what DFlash2 has beyond the backbone. */
+static bool dflash2_head(const bd_recipe *recipe, bd_draft_config *config, bd_error *err)
+{
+    static const char *const names[] = {"draft.conv_kernel_size", "draft.conv_group_size", "draft.selector_rank",
+                                        "draft.selector_top_k", NULL};
+    if (!require(recipe, names, "for a dflash2 draft", err))
+        return false;
+    config->convolution.kernel_size = bd_recipe_int(recipe, names[0]);
+    config->convolution.group_size = bd_recipe_int(recipe, names[1]);
+    config->selector.rank = bd_recipe_int(recipe, names[2]);
+    config->selector.top_k = bd_recipe_int(recipe, names[3]);
+    return true;
+}
+
+static bool dspark_head(const bd_recipe *recipe, bd_draft_config *config, bd_error *err)
+{
+    if (!bd_recipe_require(recipe, "draft.markov_rank", "for a dspark draft", err))
+        return false;
+    config->markov.rank = bd_recipe_int(recipe, "draft.markov_rank");
+    config->markov.confidence = bd_recipe_bool(recipe, "draft.use_confidence_head");
+    return bd_markov_from_name(bd_recipe_word(recipe, "draft.markov_head_type"), &config->markov.kind, err);
+}
+
+static bool domino_head(const bd_recipe *recipe, bd_draft_config *config, bd_error *err)
+{
+    static const char *const names[] = {"draft.emb_dim", "draft.gru_hidden_dim", NULL};
+    if (!require(recipe, names, "for a domino draft", err))
+        return false;
+    config->domino.width = bd_recipe_int(recipe, names[0]);
+    config->domino.state = bd_recipe_int(recipe, names[1]);
+    config->domino.pure_prefix = bd_recipe_int(recipe, "draft.pure_draft_prefix_len");
+    return true;
+}
+
+static int64_t int_or(const bd_recipe *recipe, const char *name, int64_t fallback)
+{
+    return bd_recipe_has(recipe, name) ? bd_recipe_int(recipe, name) : fallback;
+}
+
+static bool lilicorr_head(const bd_recipe *recipe, bd_draft_config *config, bd_error *err)
+{
+    static const char *const names[] = {"draft.lilicorr_candidate_topk", "draft.lilicorr_num_layers",
+                                        "draft.lilicorr_num_heads",      "draft.lilicorr_factor_dim",
+                                        "draft.lilicorr_mlp_ratio",      "draft.lilicorr_vector_eps",
+                                        "draft.lilicorr_logit_scale",    NULL};
+    if (!require(recipe, names, "for a lilicorr draft", err))
+        return false;
+    config->lilicorr = (bd_lilicorr_config){.top_k = bd_recipe_int(recipe, names[0]),
+                                            .hidden = int_or(recipe, "draft.lilicorr_hidden_size", 0),
+                                            .layers = bd_recipe_int(recipe, names[1]),
+                                            .heads = bd_recipe_int(recipe, names[2]),
+                                            .factor = bd_recipe_int(recipe, names[3]),
+                                            .mlp_ratio = bd_recipe_number(recipe, names[4]),
+                                            .vector_eps = bd_recipe_number(recipe, names[5]),
+                                            .logit_scale = bd_recipe_number(recipe, names[6])};
+    config->convolution.kernel_size = int_or(recipe, "draft.conv_kernel_size", 0);
+    config->convolution.group_size = int_or(recipe, "draft.conv_group_size", 0);
+    return true;
+}
+
+static bool head(const bd_recipe *recipe, bd_draft_config *config, bd_error *err)
+{
+    if (config->variant == &bd_draft_dspark)
+        return dspark_head(recipe, config, err);
+    if (config->variant == &bd_draft_domino)
+        return domino_head(recipe, config, err);
+    if (config->variant == &bd_draft_dflash2)
+        return dflash2_head(recipe, config, err);
+    if (config->variant == &bd_draft_lilicorr)
+        return lilicorr_head(recipe, config, err);
+    return true;
+}
+
+/* Negative: not given. */
+static float number_or_unset(const bd_recipe *recipe, const char *name)
+{
+    return bd_recipe_has(recipe, name) ? (float)bd_recipe_number(recipe, name) : -1;
+}
+
+/* Options of the objective that only one variant has. */
+static void objective_of_variant(const bd_recipe *recipe, bd_draft_objective *objective)
+{
+    objective->ce_alpha = (float)bd_recipe_number(recipe, "draft.ce_loss_alpha");
+    objective->l1_alpha = (float)bd_recipe_number(recipe, "draft.l1_loss_alpha");
+    objective->confidence_alpha = (float)bd_recipe_number(recipe, "draft.confidence_head_alpha");
+    objective->slot_loss = bd_recipe_is(recipe, "draft.lk_loss_type", "tv")       ? BD_SLOT_TV
+                           : bd_recipe_is(recipe, "draft.lk_loss_type", "lambda") ? BD_SLOT_LAMBDA
+                                                                                  : BD_SLOT_CE;
+    objective->ce_scale = (float)bd_recipe_number(recipe, "draft.lk_ce_scale");
+    objective->ce_decay = (float)bd_recipe_number(recipe, "draft.lk_ce_decay");
+    objective->selector_alpha = (float)bd_recipe_number(recipe, "draft.selector_loss_alpha");
+    objective->lattice_ce = number_or_unset(recipe, "draft.lilicorr_w_ce");
+    objective->lattice_margin_weight = number_or_unset(recipe, "draft.lilicorr_w_margin");
+    objective->lattice_penalty = number_or_unset(recipe, "draft.lilicorr_w_pen");
+    objective->lattice_margin = number_or_unset(recipe, "draft.lilicorr_margin");
+}
+
 static bool describe(const bd_recipe *recipe, const draft_training *t, bd_draft_config *config, bd_error *err)
 {
     *config = bd_draft_config_default();
     if (!sizes(recipe, config, err) || !mask_token(recipe, t, &config->mask_id, err))
+        return false;
+    config->variant = bd_draft_variant_find(bd_recipe_word(recipe, "draft.projector_type"), err);
+    if (!config->variant || !head(recipe, config, err))
         return false;
     config->block_size = bd_recipe_int(recipe, "draft.block_size");
     config->window =
@@ -103,6 +211,9 @@ static bool prepare(draft_training *t, const bd_recipe *recipe, bd_error *err)
                                      .batch_rows = bd_recipe_int(recipe, "train.batch_size"),
                                      .micro_batches = bd_recipe_int(recipe, "train.grad_accum"),
                                      .anchors = bd_recipe_int(recipe, "draft.num_anchors"),
+                                     .steps = bd_recipe_int(recipe, "train.max_steps"),
+                                     .lambda_start = bd_recipe_number(recipe, "draft.lambda_base_start"),
+                                     .lambda_ratio = bd_recipe_number(recipe, "draft.lambda_base_decay_ratio"),
                                      .seed = seed,
                                      .save_dtype = BD_F32,
                                      .start = t->start};
@@ -112,6 +223,7 @@ static bool prepare(draft_training *t, const bd_recipe *recipe, bd_error *err)
                                            .decay = (float)bd_recipe_number(recipe, "draft.loss_decay_factor"),
                                            .alpha = (float)bd_recipe_number(recipe, "draft.dpace_alpha")},
                              .distill = bd_recipe_bool(recipe, "draft.self_logit_distillation")};
+    objective_of_variant(recipe, &options.objective);
     options.evaluation_rows = bd_training_held_out(recipe, bd_draft_task_rows(&options), 64);
     fprintf(stderr, "draft: %.2f million parameters, %lld layers, block %lld, reads layers",
             (double)bd_parameters_total(&t->draft->parameters) / 1e6, (long long)config.stack.layers,
@@ -135,7 +247,7 @@ int bd_command_draft_train(int argc, char **argv)
     };
     const bd_options options = {.command = "draft train",
                                 .usage = "--path TARGET --train-files FILE --out RUN --num-attention-heads N ...",
-                                .summary = "Trains a DFlash drafter for a causal target, online: the frozen target "
+                                .summary = "Trains a drafter for a causal target, online: the frozen target "
                                            "runs on every batch. RUN/latest is a draft folder.",
                                 .list = list,
                                 .count = 2,

@@ -28,7 +28,7 @@ void bd_generation_totals_add(bd_generation_totals *totals, const bd_generation_
         totals->tested[i] += report->tested[i];
         totals->accepted[i] += report->accepted[i];
     }
-    for (int64_t n = 0; n <= BD_MOST_BLOCK; n++) {
+    for (int64_t n = 0; n <= BD_MOST_PRODUCED; n++) {
         totals->cycles += report->produced[n];
         totals->produced += n * report->produced[n];
     }

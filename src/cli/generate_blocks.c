@@ -1,7 +1,5 @@
 #include "cli/generate_blocks.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,41 +135,6 @@ static void watch(void *self, const bd_transition *transition)
         bd_trace_print_step(&c->trace, c->pair->text, c->colour, stderr);
 }
 
-static bool read_ids(const char *path, bd_tokens *out, bd_error *err)
-{
-    char *text = bd_file_read_text(path, (size_t)64 << 20, NULL, err);
-    if (!text)
-        return false;
-    bool ok = true;
-    for (char *at = text; ok;) {
-        while (isspace((unsigned char)*at) || *at == ',' || *at == '[' || *at == ']')
-            at++;
-        if (!*at)
-            break;
-        char *end;
-        errno = 0;
-        long id = strtol(at, &end, 10);
-        if (end == at || errno || id < 0 || id > INT32_MAX) {
-            ok = bd_fail(err, "%s: \"%.20s\", a token id wanted", path, at);
-            break;
-        }
-        if (out->count == out->room) {
-            int64_t room = out->room ? 2 * out->room : 256;
-            int32_t *ids = realloc(out->ids, (size_t)room * sizeof *ids);
-            if (!ids) {
-                ok = bd_fail_as(err, BD_ERROR_SYSTEM, "%s: no memory for its tokens", path);
-                break;
-            }
-            out->ids = ids;
-            out->room = room;
-        }
-        out->ids[out->count++] = (int32_t)id;
-        at = end;
-    }
-    free(text);
-    return ok;
-}
-
 static bool run(command *c, const bd_tokens *prompt, bool plain, int32_t *out, totals *sums,
                 bd_block_generated *result, bd_error *err)
 {
@@ -265,7 +228,7 @@ static bool one_prompt(command *c, int64_t index, bd_error *err)
     bool ids = r->choices->tokens_in != NULL;
     const char *text = ids ? "" : r->prompts->items[index];
     size_t mark = bd_arena_mark(c->arena);
-    bool ok = ids ? read_ids(r->choices->tokens_in, &prompt, err)
+    bool ok = ids ? bd_token_ids_read(r->choices->tokens_in, &prompt, err)
                   : bd_pair_encode(c->pair, text, &prompt, err);
     if (ok && prompt.count + 1 > c->pair->context)
         ok = bd_fail(err, "prompt: %lld tokens, the context has %lld (--ctx-size)",
@@ -308,7 +271,7 @@ static void print_json(const command *c)
     json_object_set(out, "samples", c->samples);
     if (c->traces)
         json_object_set(out, "traces", c->traces);
-    json_dumpf(out, stdout, JSON_INDENT(2));
+    json_dumpf(out, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     putchar('\n');
     json_decref(out);
 }

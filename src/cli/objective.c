@@ -50,8 +50,9 @@ bool bd_objective_resolve(const bd_recipe *recipe, const char *command, bd_token
     bool trained_in_blocks = start && start->diffusion.block_size > 0;
     if (!bd_recipe_is(recipe, "objective.kind", "block_diffusion"))
         return !trained_in_blocks ||
-               bd_fail(err, "objective.kind causal_lm: the model was trained in blocks of %lld "
-                            "that see themselves, its targets would leak; block_diffusion wanted",
+               bd_fail(err,
+                       "objective.kind causal_lm: the model was trained in blocks of %lld "
+                       "that see themselves, its targets would leak; block_diffusion wanted",
                        (long long)start->diffusion.block_size);
     const char *alignment = bd_recipe_word(recipe, "objective.logit_alignment");
     const char *policy = bd_recipe_word(recipe, "objective.canvas_policy");

@@ -2,7 +2,8 @@
  *
  *     if (!bd_objective_resolve(recipe, "pretrain", tokenizer, config, &objective, &err)) ...
  *     model = ...;
- *     if (!bd_objective_fit(&objective, tokenizer, model, &err)) ...        // a row for the mask token
+ *     if (!bd_objective_fit(&objective, tokenizer, model, &err)) ...        // a row for the mask
+ * token
  */
 #ifndef BD_CLI_OBJECTIVE_H
 #define BD_CLI_OBJECTIVE_H
@@ -24,8 +25,9 @@ typedef struct {
 bool bd_objective_resolve(const bd_recipe *recipe, const char *command, bd_tokenizer *tokenizer,
                           const bd_model_config *start, bd_objective_choice *out, bd_error *err);
 
-/* Give a mask token that was added a row, the mean of the rows of the `old_tokens` that the tokenizer
- * had before (0: a new model, whose random row stays as it is); warn of a row that looks untrained. */
+/* Give a mask token that was added a row, the mean of the rows of the `old_tokens` that the
+ * tokenizer had before (0: a new model, whose random row stays as it is); warn of a row that looks
+ * untrained. */
 bool bd_objective_fit(const bd_objective_choice *choice, const char *command, int64_t old_tokens,
                       bd_model *model, bd_error *err);
 

@@ -1,8 +1,11 @@
 #include "cli/pair.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/threads.h"
 #include "format/dataset.h"
 
@@ -80,6 +83,41 @@ bool bd_pair_encode(const bd_pair *pair, const char *text, bd_tokens *tokens, bd
         return bd_fail(err, "prompt: %lld tokens, the context has %lld (--ctx-size)", (long long)tokens->count,
                        (long long)pair->context);
     return true;
+}
+
+bool bd_token_ids_read(const char *path, bd_tokens *out, bd_error *err)
+{
+    char *text = bd_file_read_text(path, (size_t)64 << 20, NULL, err);
+    if (!text)
+        return false;
+    bool ok = true;
+    for (char *at = text; ok;) {
+        while (isspace((unsigned char)*at) || *at == ',' || *at == '[' || *at == ']')
+            at++;
+        if (!*at)
+            break;
+        char *end;
+        errno = 0;
+        long id = strtol(at, &end, 10);
+        if (end == at || errno || id < 0 || id > INT32_MAX) {
+            ok = bd_fail(err, "%s: \"%.20s\", a token id wanted", path, at);
+            break;
+        }
+        if (out->count == out->room) {
+            int64_t room = out->room ? 2 * out->room : 256;
+            int32_t *ids = realloc(out->ids, (size_t)room * sizeof *ids);
+            if (!ids) {
+                ok = bd_fail_as(err, BD_ERROR_SYSTEM, "%s: no memory for its tokens", path);
+                break;
+            }
+            out->ids = ids;
+            out->room = room;
+        }
+        out->ids[out->count++] = (int32_t)id;
+        at = end;
+    }
+    free(text);
+    return ok;
 }
 
 int64_t bd_pair_stops(const bd_pair *pair, int32_t stops[BD_MOST_STOPS])

@@ -32,6 +32,9 @@ void bd_pair_close(bd_pair *pair);
  * has no tokens, or that leaves no room in the context is refused. */
 bool bd_pair_encode(const bd_pair *pair, const char *text, bd_tokens *tokens, bd_error *err);
 
+/* A file of token ids, separated by blanks or commas, appended to `tokens`. */
+bool bd_token_ids_read(const char *path, bd_tokens *tokens, bd_error *err);
+
 /* Stop tokens of the target's config. */
 int64_t bd_pair_stops(const bd_pair *pair, int32_t stops[BD_MOST_STOPS]);
 

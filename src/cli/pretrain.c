@@ -1,4 +1,5 @@
-/* bdlm pretrain - a language model from text, by predicting the next token or by denoising blocks. */
+/* bdlm pretrain - a language model from text, by predicting the next token or by denoising blocks.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,14 +30,16 @@ static bool open_model(pretraining *p, const bd_recipe *recipe, bd_error *err)
     const char *folder = bd_recipe_text(recipe, "model.path");
     int64_t old_tokens = folder ? bd_tokenizer_size(p->tokenizer) : 0;
     if (folder) {
-        if (!(p->model = bd_model_open(folder, compute, err)) || !bd_model_fingerprint(p->model, p->start, err))
+        if (!(p->model = bd_model_open(folder, compute, err)) ||
+            !bd_model_fingerprint(p->model, p->start, err))
             return false;
     }
-    if (!bd_objective_resolve(recipe, "pretrain", p->tokenizer, p->model ? &p->model->config : NULL, &p->objective,
-                              err))
+    if (!bd_objective_resolve(recipe, "pretrain", p->tokenizer, p->model ? &p->model->config : NULL,
+                              &p->objective, err))
         return false;
     if (!folder) {
-        snprintf(p->start, sizeof p->start, "new, seed %lld", (long long)bd_recipe_int(recipe, "train.seed"));
+        snprintf(p->start, sizeof p->start, "new, seed %lld",
+                 (long long)bd_recipe_int(recipe, "train.seed"));
         p->model = bd_new_model(recipe, p->tokenizer, compute, err);
     }
     return p->model && bd_objective_fit(&p->objective, "pretrain", old_tokens, p->model, err) &&
@@ -45,30 +48,35 @@ static bool open_model(pretraining *p, const bd_recipe *recipe, bd_error *err)
 
 static void tell_model(const pretraining *p, int64_t rows, int64_t held, int64_t length)
 {
-    fprintf(stderr, "model: %.2f million parameters, %lld layers; %lld rows of %lld tokens, %lld held out\n",
-            (double)bd_model_parameter_count(p->model) / 1e6, (long long)p->model->config.layers, (long long)rows,
-            (long long)length, (long long)held);
+    fprintf(
+        stderr,
+        "model: %.2f million parameters, %lld layers; %lld rows of %lld tokens, %lld held out\n",
+        (double)bd_model_parameter_count(p->model) / 1e6, (long long)p->model->config.layers,
+        (long long)rows, (long long)length, (long long)held);
 }
 
-static bool causal_task(pretraining *p, const bd_recipe *recipe, const char *companions, bd_error *err)
+static bool causal_task(pretraining *p, const bd_recipe *recipe, const char *companions,
+                        bd_error *err)
 {
-    bd_pretrain_options options = {.model = p->model,
-                                   .tokens = p->corpus.tokens,
-                                   .token_count = p->corpus.count,
-                                   .sequence_length = bd_recipe_int(recipe, "data.sequence_length"),
-                                   .batch_rows = bd_recipe_int(recipe, "train.batch_size"),
-                                   .micro_batches = bd_recipe_int(recipe, "train.grad_accum"),
-                                   .seed = (uint64_t)bd_recipe_int(recipe, "train.seed"),
-                                   .z_loss = (float)bd_recipe_number(recipe, "objective.z_loss_multiplier"),
-                                   .save_dtype = BD_F32,
-                                   .start = p->start,
-                                   .companions = companions};
+    bd_pretrain_options options = {
+        .model = p->model,
+        .tokens = p->corpus.tokens,
+        .token_count = p->corpus.count,
+        .sequence_length = bd_recipe_int(recipe, "data.sequence_length"),
+        .batch_rows = bd_recipe_int(recipe, "train.batch_size"),
+        .micro_batches = bd_recipe_int(recipe, "train.grad_accum"),
+        .seed = (uint64_t)bd_recipe_int(recipe, "train.seed"),
+        .z_loss = (float)bd_recipe_number(recipe, "objective.z_loss_multiplier"),
+        .save_dtype = BD_F32,
+        .start = p->start,
+        .companions = companions};
     options.evaluation_rows = bd_training_held_out(recipe, bd_pretrain_rows(&options), 256);
     tell_model(p, bd_pretrain_rows(&options), options.evaluation_rows, options.sequence_length);
     return bd_pretrain_task_create(&options, &p->task, err);
 }
 
-static bool block_task(pretraining *p, const bd_recipe *recipe, const char *companions, bd_error *err)
+static bool block_task(pretraining *p, const bd_recipe *recipe, const char *companions,
+                       bd_error *err)
 {
     int32_t end = bd_tokenizer_role(p->tokenizer, BD_ROLE_EOS);
     p->documents.tokens = p->corpus.tokens;
@@ -115,29 +123,35 @@ static const char *tokenizer_folder(const bd_recipe *recipe, bd_error *err)
 int bd_command_pretrain(int argc, char **argv)
 {
     bd_run_arguments run = {.argc = argc, .argv = argv};
-    bd_recipe_arguments recipe = {.sections = {"train", "data", "model", "objective", "log", "parallel"}};
+    bd_recipe_arguments recipe = {
+        .sections = {"train", "data", "model", "objective", "log", "parallel"}};
     const bd_option list[] = {
         {"out", "o", BD_ARGUMENT_TEXT, "RUN", "the run folder", &run.run, 0, 0, false},
-        {"resume", NULL, BD_ARGUMENT_FLAG, NULL, "go on from the newest checkpoint in RUN", &run.resume, 0, 0, false},
+        {"resume", NULL, BD_ARGUMENT_FLAG, NULL, "go on from the newest checkpoint in RUN",
+         &run.resume, 0, 0, false},
     };
-    const bd_options options = {.command = "pretrain",
-                                .usage = "--train-files FILE --tokenizer FOLDER --out RUN [options]",
-                                .summary = "Trains a language model on text, from random weights or, with --path, "
-                                           "from a model folder: --kind causal_lm predicts the next token, --kind "
-                                           "block_diffusion fills masked tokens in. RUN/latest is a model folder.",
-                                .list = list,
-                                .count = 2,
-                                .other = bd_recipe_arguments_take,
-                                .self = &recipe,
-                                .more_help = bd_recipe_arguments_help};
+    const bd_options options = {
+        .command = "pretrain",
+        .usage = "--train-files FILE --tokenizer FOLDER --out RUN [options]",
+        .summary = "Trains a language model on text, from random weights or, with --path, "
+                   "from a model folder: --kind causal_lm predicts the next token, --kind "
+                   "block_diffusion fills masked tokens in. RUN/latest is a model folder.",
+        .list = list,
+        .count = 2,
+        .other = bd_recipe_arguments_take,
+        .self = &recipe,
+        .more_help = bd_recipe_arguments_help};
     bd_error err = {0};
     bd_trainer_options trainer;
     pretraining p = {0};
     int status = 1;
     const char *folder = NULL;
-    if (!bd_recipe_arguments_begin(&recipe, argc, argv, &err) || !bd_options_parse(&options, argc, argv, &err) ||
-        !bd_training_options(recipe.recipe, &run, &trainer, &err) || !(folder = tokenizer_folder(recipe.recipe, &err)) ||
-        !(p.tokenizer = bd_tokenizer_open(folder, &err)) || !prepare(&p, recipe.recipe, folder, &err))
+    if (!bd_recipe_arguments_begin(&recipe, argc, argv, &err) ||
+        !bd_options_parse(&options, argc, argv, &err) ||
+        !bd_training_options(recipe.recipe, &run, &trainer, &err) ||
+        !(folder = tokenizer_folder(recipe.recipe, &err)) ||
+        !(p.tokenizer = bd_tokenizer_open(folder, &err)) ||
+        !prepare(&p, recipe.recipe, folder, &err))
         status = bd_run_error("pretrain", &err);
     else
         status = bd_training_run("pretrain", &p.task, &trainer, recipe.recipe, &run);

@@ -170,7 +170,7 @@ static family find_family(const bd_probe *probe)
         return (family){"ce", bd_probe_cross_entropy};
     json_t *first = json_array_get(json_object_get(probe->json, "cases"), 0);
     if (json_object_get(first, "messages"))
-        return (family){"chat", NULL};
+        return (family){"chat", bd_probe_chat};
     if (json_object_get(first, "ids") || json_object_get(first, "text") || json_object_get(first, "repeat"))
         return (family){"tokens", bd_probe_tokens};
     return (family){NULL, NULL};

@@ -26,7 +26,7 @@ typedef struct {
 
 typedef bool bd_probe_function(bd_probe *probe, bd_error *err);
 
-bd_probe_function bd_probe_distill, bd_probe_on_policy, bd_probe_cross_entropy, bd_probe_adamw, bd_probe_clip, bd_probe_model,
+bd_probe_function bd_probe_chat, bd_probe_distill, bd_probe_on_policy, bd_probe_cross_entropy, bd_probe_adamw, bd_probe_clip, bd_probe_model,
     bd_probe_accumulate, bd_probe_train, bd_probe_rollout, bd_probe_table, bd_probe_target_forward,
     bd_probe_train_step, bd_probe_generation, bd_probe_anchors, bd_probe_draft_tables, bd_probe_tokens;
 

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "cli/probe.h"
 #include "cli/probe_json.h"
+#include "cli/probe_lattice.h"
 #include "draft/anchors.h"
 #include "draft/lambda.h"
 #include "draft/speculative.h"
@@ -44,6 +45,11 @@ static bool read_objective(bd_probe *probe, bd_draft *draft, bd_draft_objective 
                       .decay = (float)bd_probe_option(probe, options, "dflash_loss_decay_factor", 0),
                       .alpha = (float)bd_probe_option(probe, options, "dflash_dpace_alpha", 0.5)},
         .distill = bd_probe_option(probe, options, "dflash_self_logit_distillation", 0) != 0};
+    objective->ce_alpha = (float)bd_probe_option(probe, options, "dflash_ce_loss_alpha", 0.1);
+    objective->l1_alpha = (float)bd_probe_option(probe, options, "dflash_l1_loss_alpha", 0.9);
+    objective->confidence_alpha = (float)bd_probe_option(probe, options, "dflash_confidence_head_alpha", 0);
+    objective->lambda = (float)bd_probe_option(probe, options, "lambda_base", 1);
+    bd_probe_lattice_objective(probe, options, objective);
     // In case files the options decide window and causality, not the draft's config.
     draft->config.window = (int64_t)bd_probe_option(probe, options, "dflash_swa_window_size", 0);
     draft->config.causality = !strcmp(bd_probe_word(options, "dflash_draft_attention", "bidirectional"), "causal")
@@ -143,6 +149,23 @@ static void put_context(bd_probe *probe, bd_draft *draft, const bd_draft_batch *
                  (int64_t[]){batch->rows, batch->length, draft->target->config.hidden}, context->data);
 }
 
+/* Loss, accuracy and what else the variant reports. */
+static void put_loss(bd_probe *probe, const bd_draft_loss *loss)
+{
+    json_t *expected = json_object();
+    put_scalar(probe, expected, "loss", bd_draft_loss_mean(loss));
+    bool own_accuracy = false;
+    for (int i = 0; i < loss->metric_count; i++) {
+        const bd_draft_metric *m = &loss->metrics[i];
+        put_scalar(probe, expected, m->name, m->weight != 0 ? m->sum / m->weight : 0);
+        own_accuracy = own_accuracy || !strcmp(m->name, "accuracy");
+    }
+    if (!own_accuracy)
+        put_scalar(probe, expected, "accuracy",
+                   bd_weight_trains(loss->weight) ? bd_top1(loss->correct, loss->supervised) : 0);
+    json_object_set_new(probe->answer, "expected", expected);
+}
+
 bool bd_probe_train_step(bd_probe *probe, bd_error *err)
 {
     const bd_draft_variant *variant = bd_draft_variant_find(bd_probe_word(probe->json, "variant", ""), NULL);
@@ -162,12 +185,14 @@ bool bd_probe_train_step(bd_probe *probe, bd_error *err)
         int64_t bs = p.draft->config.block_size, slots = batch.rows * anchors.blocks * bs;
         const int64_t flat[3] = {batch.rows, anchors.blocks * bs, hidden};
         const int64_t nested[4] = {batch.rows, anchors.blocks, bs, vocabulary};
-        bd_draft_record record = {bd_arena_zeros(probe->arena, slots * hidden), bd_arena_zeros(probe->arena, slots)};
+        bd_draft_record record = {.hidden = bd_arena_zeros(probe->arena, slots * hidden),
+                                  .weights = bd_arena_zeros(probe->arena, slots),
+                                  .final_logits = bd_arena_zeros(probe->arena, slots * vocabulary),
+                                  .confidence = bd_arena_zeros(probe->arena, slots)};
         bd_tape tape = bd_tape_begin(probe->arena, BD_F32, true);
         ok = bd_draft_step_run(p.draft, &tape, &batch, &objective, BD_DRAFT_MEAN, &record, &loss, err);
         if (ok) {
             float *logits = bd_arena_floats(probe->arena, slots * vocabulary);
-            json_t *expected = json_object();
             put_blocks(probe, p.draft, &batch);
             put_visible(probe, p.draft, &batch);
             put_context(probe, p.draft, &batch);
@@ -175,11 +200,13 @@ bool bd_probe_train_step(bd_probe *probe, bd_error *err)
             bd_probe_put(probe, "hidden", BD_F32, 3, flat, record.hidden);
             bd_probe_put(probe, "logits", BD_F32, 4, nested, logits);
             bd_probe_put(probe, "weights", BD_F32, 3, nested, record.weights);
+            if (variant == &bd_draft_dspark || variant == &bd_draft_domino)
+                bd_probe_put(probe, "final_logits", BD_F32, 4, nested, record.final_logits);
+            if (p.draft->config.markov.confidence)
+                bd_probe_put(probe, "confidence_logits", BD_F32, 3, nested, record.confidence);
             put_gradients(probe, p.draft);
-            put_scalar(probe, expected, "loss", bd_weighted_mean(loss.sum, loss.weight));
-            put_scalar(probe, expected, "accuracy",
-                       bd_weight_trains(loss.weight) ? bd_top1(loss.correct, loss.supervised) : 0);
-            json_object_set_new(probe->answer, "expected", expected);
+            put_loss(probe, &loss);
+            bd_probe_lattice_step(probe, p.draft, &batch, record.hidden);
         }
     }
     close_pair(&p);
@@ -292,9 +319,22 @@ static bool draft_case(bd_probe *probe, const pair *p, size_t index, json_t *giv
         bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, proposal.slots, hidden}, proposal.hidden);
         snprintf(name, sizeof name, "%zu/logits", index);
         bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, proposal.slots, vocabulary}, block_logits);
-        json_array_append_new(answers, json_pack("{s:O,s:i,s:o}", "prompt", json_object_get(given, "prompt"),
-                                                 "base_token", base, "draft_tokens",
-                                                 bd_json_ints(proposal.tokens, drafted)));
+        snprintf(name, sizeof name, "%zu/final_logits", index);
+        if (proposal.logits)
+            bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, proposal.count, vocabulary}, proposal.logits);
+        snprintf(name, sizeof name, "%zu/confidence_logits", index);
+        if (proposal.confidence)
+            bd_probe_put(probe, name, BD_F32, 2, (int64_t[]){1, proposal.count}, proposal.confidence);
+        bd_probe_lattice_draft(probe, p->draft, index, base, &proposal);
+        json_t *answer = json_pack("{s:O,s:i,s:o}", "prompt", json_object_get(given, "prompt"), "base_token", base,
+                                   "draft_tokens", bd_json_ints(proposal.tokens, drafted));
+        bool head_skipped = p->draft->config.variant->validated_plain;
+        proposal = (bd_proposal){.backbone_only = true};
+        if (head_skipped)
+            drafted = bd_decoder_propose(decoder, base, &proposal, err);
+        if (head_skipped && drafted >= 0)
+            json_object_set_new(answer, "draft_tokens_backbone", bd_json_ints(proposal.tokens, drafted));
+        json_array_append_new(answers, answer);
     }
     bd_decoder_free(decoder);
     return drafted >= 0;
@@ -329,6 +369,7 @@ static bool speculative_case(bd_probe *probe, const pair *p, json_t *given, json
     options.stop = &stop;
     options.stop_count = stop >= 0;
     options.whole_blocks = true;
+    options.backbone_only = json_is_false(json_object_get(given, "use_head"));
     options.most_proposed = json_is_integer(most) ? json_integer_value(most) : -1;
     options.self = &all;
     options.cycle = keep_cycle;

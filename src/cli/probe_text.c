@@ -9,8 +9,8 @@
 
 #include "base/file.h"
 #include "cli/probe.h"
+#include "format/chat.h"
 #include "format/json.h"
-#include "format/tokenizer.h"
 
 enum { MOST_TOKENIZERS = 8 };
 
@@ -186,6 +186,84 @@ bool bd_probe_tokens(bd_probe *probe, bd_error *err)
     }
     json_object_set_new(probe->answer, "cases", answers);
     json_object_set_new(probe->answer, "decode_only", texts);
+    close_tokenizers(&all);
+    return ok;
+}
+
+// --- chat.json ---------------------------------------------------------------------------------------------
+
+static json_t *spans_of(const bd_conversation *conversation)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < conversation->span_count; i++) {
+        const bd_chat_span *span = &conversation->spans[i];
+        json_array_append_new(list,
+                              json_pack("{s:I,s:[I,I],s:[I,I],s:b}", "message", (json_int_t)span->message, "bytes",
+                                        (json_int_t)span->begin, (json_int_t)span->end, "tokens",
+                                        (json_int_t)span->token_begin, (json_int_t)span->token_end,
+                                        "starts_inside_token", span->starts_inside_token));
+    }
+    return list;
+}
+
+static json_t *render(const bd_chat *chat, const bd_chat_request *request, bd_error *err)
+{
+    bd_conversation made = {0};
+    json_t *out = NULL;
+    if (bd_chat_render(chat, request, &made, err)) {
+        json_t *ids = json_array();
+        for (int64_t i = 0; i < made.tokens.count; i++)
+            json_array_append_new(ids, json_integer(made.tokens.ids[i]));
+        out = json_pack("{s:o,s:o,s:o}", "text", json_stringn(made.text.data ? made.text.data : "", made.text.size),
+                        "ids", ids, "assistant", spans_of(&made));
+    }
+    bd_conversation_free(&made);
+    return out;
+}
+
+/* The variables a case sets for the template. */
+static json_t *variables_of(json_t *given)
+{
+    json_t *thinking = json_object_get(given, "enable_thinking");
+    return thinking ? json_pack("{s:O}", "enable_thinking", thinking) : NULL;
+}
+
+static bool chat_case(const named_tokenizer *t, const bd_chat *chat, json_t *given, json_t *rendered, bd_error *err)
+{
+    bd_chat_request request = {.messages = json_object_get(given, "messages"),
+                               .tools = json_object_get(given, "tools"),
+                               .variables = variables_of(given),
+                               .add_generation_prompt = json_is_true(json_object_get(given, "add_generation_prompt"))};
+    json_t *made = render(chat, &request, err);
+    json_decref(request.variables);
+    if (!made)
+        return bd_error_wrap(err, "%s", t->name);
+    json_object_set_new(rendered, t->name, made);
+    return true;
+}
+
+bool bd_probe_chat(bd_probe *probe, bd_error *err)
+{
+    tokenizers all;
+    bd_chat *chats[MOST_TOKENIZERS] = {0};
+    bool ok = open_tokenizers(probe, &all, err);
+    // The ones that have a template: GPT-2 has none.
+    for (int i = 0; ok && !probe->skipped && i < all.count; i++)
+        if (bd_tokenizer_chat_template(all.items[i].tokenizer))
+            ok = (chats[i] = bd_chat_open(all.items[i].tokenizer, NULL, err)) != NULL;
+    json_t *answers = json_array(), *given;
+    size_t n;
+    if (ok && !probe->skipped)
+        json_array_foreach(json_object_get(probe->json, "cases"), n, given)
+        {
+            json_t *rendered = json_object();
+            for (int i = 0; ok && i < all.count; i++)
+                ok = !chats[i] || chat_case(&all.items[i], chats[i], given, rendered, err);
+            json_array_append_new(answers, json_pack("{s:o}", "rendered", rendered));
+        }
+    json_object_set_new(probe->answer, "cases", answers);
+    for (int i = 0; i < all.count; i++)
+        bd_chat_close(chats[i]);
     close_tokenizers(&all);
     return ok;
 }

@@ -302,7 +302,7 @@ static void write_final_text(bd_writer *out, json_t *trace)
 /* JSON inside a script element must not contain what ends it. */
 static void write_data(bd_writer *out, json_t *trace)
 {
-    char *text = json_dumps(trace, JSON_COMPACT);
+    char *text = json_dumps(trace, JSON_COMPACT | JSON_REAL_PRECISION(6));
     for (const char *c = text; c && *c; c++) {
         if (*c == '<')
             bd_writer_print(out, "\\u003c");

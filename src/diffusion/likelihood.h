@@ -40,4 +40,22 @@ bool bd_likelihood_bound(bd_model *model, const bd_canvas *canvas, const bd_like
                          int64_t rounds, uint64_t seed, bd_likelihood *result, bd_arena *arena,
                          bd_error *err);
 
+/* The bound itself: every set of every block, 2^n - 1 passes for blocks of n tokens that can be
+ * masked, at most BD_LIKELIHOOD_EXACT of them. standard_error is 0. */
+enum { BD_LIKELIHOOD_EXACT = 10 };
+bool bd_likelihood_exact(bd_model *model, const bd_canvas *canvas, const bd_likelihood_rows *rows,
+                         bd_likelihood *result, bd_arena *arena, bd_error *err);
+
+/* Loss of the masked tokens when `level` of each block, in (0, 1], is masked (rounded, at least one
+ * token), the blocks before being clean. Which tokens depends on seed, row and slot alone, and a
+ * higher level masks the same ones and more. */
+typedef struct {
+    double nats;    /* summed over the masked tokens */
+    double correct; /* of them, predicted as the most likely token */
+    int64_t tokens; /* masked */
+} bd_denoising;
+bool bd_denoising_loss(bd_model *model, const bd_canvas *canvas, const bd_likelihood_rows *rows,
+                       double level, uint64_t seed, bd_denoising *result, bd_arena *arena,
+                       bd_error *err);
+
 #endif

@@ -31,44 +31,47 @@ bd_distill_objective bd_distill_objective_default(void)
 bool bd_distill_objective_check(const bd_distill_objective *o, bd_error *err)
 {
     if (!isfinite(o->temperature) || o->temperature <= 0)
-        return bd_fail(err, "distill.temperature: %g, a finite number above 0 wanted", o->temperature);
+        return bd_fail(err, "distill.temperature: %g, a finite number above 0 wanted",
+                       o->temperature);
     if (!isfinite(o->soft) || !isfinite(o->hard) || o->soft < 0 || o->hard < 0)
-        return bd_fail(err, "distill: soft weight %g and hard weight %g, finite and not negative wanted", o->soft,
-                       o->hard);
+        return bd_fail(err,
+                       "distill: soft weight %g and hard weight %g, finite and not negative wanted",
+                       o->soft, o->hard);
     if (o->soft == 0 && o->hard == 0)
         return bd_fail(err, "distill: soft and hard weight are both 0: nothing to learn from");
     if (o->divergence < BD_DIVERGENCE_FORWARD_KL || o->divergence > BD_DIVERGENCE_JENSEN_SHANNON)
         return bd_fail(err, "distill: divergence %d is not one of a teacher", (int)o->divergence);
     if (o->divergence == BD_DIVERGENCE_JENSEN_SHANNON && !(o->beta > 0 && o->beta < 1))
-        return bd_fail(err, "distill: beta %g of the Jensen-Shannon mixture, between 0 and 1 wanted", o->beta);
+        return bd_fail(
+            err, "distill: beta %g of the Jensen-Shannon mixture, between 0 and 1 wanted", o->beta);
     return true;
 }
 
-bool bd_distill_check_logits(const bd_distill_objective *objective, int64_t rows, int64_t vocabulary,
-                             const float *teacher, const int32_t *targets, const float *weights,
-                             bd_error *err)
+bool bd_distill_check_logits(const bd_distill_objective *objective, int64_t rows,
+                             int64_t vocabulary, const float *teacher, const int32_t *targets,
+                             const float *weights, bd_error *err)
 {
     for (int64_t r = 0; r < rows; r++) {
         if (!isfinite(weights[r]) || weights[r] < 0)
-            return bd_fail(err, "weights: slot %lld has %g, finite and not negative wanted", (long long)r,
-                           (double)weights[r]);
+            return bd_fail(err, "weights: slot %lld has %g, finite and not negative wanted",
+                           (long long)r, (double)weights[r]);
         if (weights[r] == 0)
             continue;
         if (targets[r] < 0 || targets[r] >= vocabulary)
-            return bd_fail(err, "targets: slot %lld has %d, 0 to %lld wanted", (long long)r, targets[r],
-                           (long long)vocabulary - 1);
+            return bd_fail(err, "targets: slot %lld has %d, 0 to %lld wanted", (long long)r,
+                           targets[r], (long long)vocabulary - 1);
         for (int64_t v = 0; objective->soft > 0 && v < vocabulary; v++)
             if (!isfinite(teacher[r * vocabulary + v]))
-                return bd_fail(err, "teacher_logits: slot %lld, token %lld is %g, finite wanted", (long long)r,
-                               (long long)v, (double)teacher[r * vocabulary + v]);
+                return bd_fail(err, "teacher_logits: slot %lld, token %lld is %g, finite wanted",
+                               (long long)r, (long long)v, (double)teacher[r * vocabulary + v]);
     }
     return true;
 }
 
 /* The row loss of the fused operation. Without a soft weight the teacher is not read at all. */
 static bd_vocabulary_loss row_loss(const bd_distill_objective *o, int64_t rows, int64_t vocabulary,
-                                   const int32_t *targets, const float *weights, bd_distill_result *result,
-                                   bd_arena *arena)
+                                   const int32_t *targets, const float *weights,
+                                   bd_distill_result *result, bd_arena *arena)
 {
     if (!result->soft)
         result->soft = bd_arena_zeros(arena, rows);
@@ -87,7 +90,8 @@ static bd_vocabulary_loss row_loss(const bd_distill_objective *o, int64_t rows, 
                                 .divergence_loss = result->soft};
 }
 
-static void add_up(const bd_distill_objective *o, int64_t rows, const float *weights, bd_distill_result *result)
+static void add_up(const bd_distill_objective *o, int64_t rows, const float *weights,
+                   bd_distill_result *result)
 {
     result->soft_sum = result->hard_sum = result->weight_sum = 0;
     for (int64_t r = 0; r < rows; r++) {
@@ -103,24 +107,26 @@ static void add_up(const bd_distill_objective *o, int64_t rows, const float *wei
     result->total_sum = o->soft * result->soft_sum + o->hard * result->hard_sum;
 }
 
-void bd_distill_loss_on_logits(const bd_distill_objective *objective, int64_t rows, int64_t vocabulary,
-                               const float *student, const float *teacher, const int32_t *targets,
-                               const float *weights, float *d_student, bd_distill_result *result,
-                               bd_arena *arena)
+void bd_distill_loss_on_logits(const bd_distill_objective *objective, int64_t rows,
+                               int64_t vocabulary, const float *student, const float *teacher,
+                               const int32_t *targets, const float *weights, float *d_student,
+                               bd_distill_result *result, bd_arena *arena)
 {
     const float **teacher_rows = bd_arena_alloc(arena, (size_t)rows * sizeof *teacher_rows);
     for (int64_t r = 0; r < rows; r++)
         teacher_rows[r] = teacher + r * vocabulary;
-    bd_vocabulary_loss loss = row_loss(objective, rows, vocabulary, targets, weights, result, arena);
+    bd_vocabulary_loss loss =
+        row_loss(objective, rows, vocabulary, targets, weights, result, arena);
     if (loss.divergence != BD_DIVERGENCE_NONE)
         loss.teacher_logits = teacher_rows;
     bd_vocabulary_loss_on_logits(&loss, student, d_student);
     add_up(objective, rows, weights, result);
 }
 
-void bd_distill_loss(const bd_distill_objective *objective, bd_tape *tape, bd_value *x, bd_parameter *head,
-                     const float *const *teacher_hidden, const bd_packed *teacher_head,
-                     const int32_t *targets, const float *weights, bd_distill_result *result)
+void bd_distill_loss(const bd_distill_objective *objective, bd_tape *tape, bd_value *x,
+                     bd_parameter *head, const float *const *teacher_hidden,
+                     const bd_packed *teacher_head, const int32_t *targets, const float *weights,
+                     bd_distill_result *result)
 {
     bd_vocabulary_loss loss =
         row_loss(objective, x->rows, head->shape[0], targets, weights, result, tape->arena);

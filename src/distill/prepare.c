@@ -10,25 +10,31 @@ bool bd_distiller_check(const bd_distiller *d, bd_error *err)
 {
     const bd_model_config *student = &d->student->config, *teacher = &d->teacher->config;
     if (student->vocabulary != teacher->vocabulary)
-        return bd_fail(err, "distill.teacher: vocabulary of %lld, the student's %lld wanted: ids are not remapped",
-                       (long long)teacher->vocabulary, (long long)student->vocabulary);
+        return bd_fail(
+            err,
+            "distill.teacher: vocabulary of %lld, the student's %lld wanted: ids are not remapped",
+            (long long)teacher->vocabulary, (long long)student->vocabulary);
     if (teacher->diffusion.block_size != 0)
         return bd_fail(err, "distill.teacher: a block-diffusion model, a causal one wanted");
     if (d->rollout.row_keys)
         return bd_fail(err, "rollout: sampled, greedy wanted for distillation");
     return bd_rollout_check(&d->rollout, student->vocabulary, err) &&
-           bd_stop_check(d->stop, d->stop_count, student->vocabulary, d->rollout.canvas.mask_id, err) &&
+           bd_stop_check(d->stop, d->stop_count, student->vocabulary, d->rollout.canvas.mask_id,
+                         err) &&
            bd_distill_objective_check(&d->objective, err);
 }
 
-// --- checks before any model runs (G-05) ----------------------------------------------------------------
+// --- checks before any model runs (G-05)
+// ----------------------------------------------------------------
 
 static bool refuse(int64_t at, int64_t length, const char *what, bd_error *err)
 {
-    return bd_fail(err, "row %lld, slot %lld: %s", (long long)(at / length), (long long)(at % length), what);
+    return bd_fail(err, "row %lld, slot %lld: %s", (long long)(at / length),
+                   (long long)(at % length), what);
 }
 
-static bool check_slot(const bd_canvas *canvas, const bd_distill_rows *rows, int64_t at, bd_error *err)
+static bool check_slot(const bd_canvas *canvas, const bd_distill_rows *rows, int64_t at,
+                       bd_error *err)
 {
     int64_t length = rows->placement.length;
     bool valid = rows->placement.segments[at] != 0, completion = rows->completion[at] != 0;
@@ -62,7 +68,8 @@ static bool check_rows(const bd_canvas *canvas, const bd_distill_rows *rows, bd_
     return true;
 }
 
-// --- the parts of a batch ---------------------------------------------------------------------------------
+// --- the parts of a batch
+// ---------------------------------------------------------------------------------
 
 static int32_t *copy_ints(bd_arena *arena, const int32_t *from, int64_t count)
 {
@@ -71,7 +78,8 @@ static int32_t *copy_ints(bd_arena *arena, const int32_t *from, int64_t count)
     return to;
 }
 
-static bool allocate(const bd_distill_rows *rows, bd_arena *arena, uint64_t version, bd_prepared *out)
+static bool allocate(const bd_distill_rows *rows, bd_arena *arena, uint64_t version,
+                     bd_prepared *out)
 {
     int64_t cells = rows->placement.rows * rows->placement.length;
     *out = (bd_prepared){.rows = rows->placement.rows,
@@ -94,7 +102,8 @@ static bool allocate(const bd_distill_rows *rows, bd_arena *arena, uint64_t vers
 }
 
 /* What lies behind the first stop token leaves attention, masks and loss (G-09, G-10). */
-static void apply_stop_rule(const bd_distiller *d, const bd_placement *before, bd_arena *arena, bd_prepared *out)
+static void apply_stop_rule(const bd_distiller *d, const bd_placement *before, bd_arena *arena,
+                            bd_prepared *out)
 {
     int64_t cells = out->rows * out->length;
     int32_t *kept = bd_arena_ints(arena, cells);
@@ -102,7 +111,8 @@ static void apply_stop_rule(const bd_distiller *d, const bd_placement *before, b
     for (int64_t r = 0; r < out->rows; r++) {
         bool stopped = false;
         for (int64_t at = r * out->length; at < (r + 1) * out->length; at++)
-            stopped = stopped || (kept[at] && bd_stop_contains(d->stop, d->stop_count, out->generated[at]));
+            stopped = stopped ||
+                      (kept[at] && bd_stop_contains(d->stop, d->stop_count, out->generated[at]));
         out->stopped_rows += stopped;
     }
     bd_completion_drop(cells, kept, out->completion, out->segments, out->corruption, out->weights);
@@ -139,15 +149,16 @@ static void ask_teacher(bd_distiller *d, bd_arena *arena, bd_prepared *out)
 static void finish(bd_distiller *d, bd_arena *arena, bd_prepared *out)
 {
     bd_placement placement = {out->rows, out->length, out->positions, out->segments};
-    bd_mask_tokens(out->rows * out->length, out->generated, out->corruption, d->rollout.canvas.mask_id,
-                   out->inputs);
-    out->unsafe_rows = bd_safe_weights(&d->rollout.canvas, &placement, out->completion, out->corruption,
-                                       out->weights, out->weights, arena);
+    bd_mask_tokens(out->rows * out->length, out->generated, out->corruption,
+                   d->rollout.canvas.mask_id, out->inputs);
+    out->unsafe_rows = bd_safe_weights(&d->rollout.canvas, &placement, out->completion,
+                                       out->corruption, out->weights, out->weights, arena);
     ask_teacher(d, arena, out);
 }
 
 bool bd_prepare_rollout(bd_distiller *distiller, const bd_distill_rows *rows,
-                        const bd_rollout_observer *observer, bd_arena *arena, bd_prepared *out, bd_error *err)
+                        const bd_rollout_observer *observer, bd_arena *arena, bd_prepared *out,
+                        bd_error *err)
 {
     bd_logical_rows logical;
     if (!check_rows(&distiller->rollout.canvas, rows, err) ||
@@ -157,8 +168,8 @@ bool bd_prepare_rollout(bd_distiller *distiller, const bd_distill_rows *rows,
     bd_rollout_rows start = {rows->placement, rows->tokens, rows->completion};
     bd_rollout_result result = {out->generated, out->steps, out->logps};
     double began = bd_seconds();
-    if (!bd_rollout_model(distiller->student, distiller->caches, &start, &distiller->rollout, observer, &result,
-                          &out->statistics, arena, err))
+    if (!bd_rollout_model(distiller->student, distiller->caches, &start, &distiller->rollout,
+                          observer, &result, &out->statistics, arena, err))
         return false;
     out->rollout_seconds = bd_seconds() - began;
     apply_stop_rule(distiller, &rows->placement, arena, out);
@@ -169,15 +180,18 @@ bool bd_prepare_rollout(bd_distiller *distiller, const bd_distill_rows *rows,
 bool bd_prepare_dataset(bd_distiller *distiller, const bd_distill_rows *rows, bd_arena *arena,
                         bd_prepared *out, bd_error *err)
 {
-    if (!check_rows(&distiller->rollout.canvas, rows, err) || !allocate(rows, arena, distiller->version, out))
+    if (!check_rows(&distiller->rollout.canvas, rows, err) ||
+        !allocate(rows, arena, distiller->version, out))
         return false;
     finish(distiller, arena, out);
     return true;
 }
 
-// --- the step --------------------------------------------------------------------------------------------
+// --- the step
+// --------------------------------------------------------------------------------------------
 
-/* Slots that carry weight: where they are, which output row of the student and of the teacher is theirs. */
+/* Slots that carry weight: where they are, which output row of the student and of the teacher is
+ * theirs. */
 typedef struct {
     int64_t count;
     int32_t *cell, *student_row, *targets;
@@ -224,13 +238,14 @@ static void scatter(const weighted_slots *slots, int64_t cells, const bd_distill
     }
 }
 
-bool bd_distill_step(bd_distiller *d, const bd_prepared *batch, bd_tape *tape, bd_distill_result *result,
-                     bd_error *err)
+bool bd_distill_step(bd_distiller *d, const bd_prepared *batch, bd_tape *tape,
+                     bd_distill_result *result, bd_error *err)
 {
     if (batch->version != d->version)
-        return bd_fail_as(err, BD_ERROR_STATE,
-                          "distill: a batch prepared with weights of version %llu, the student is at %llu",
-                          (unsigned long long)batch->version, (unsigned long long)d->version);
+        return bd_fail_as(
+            err, BD_ERROR_STATE,
+            "distill: a batch prepared with weights of version %llu, the student is at %llu",
+            (unsigned long long)batch->version, (unsigned long long)d->version);
     weighted_slots slots = gather(d, batch, tape->arena);
     bd_distill_result made = {0};
     if (slots.count > 0) {
@@ -251,8 +266,8 @@ bool bd_distill_step(bd_distiller *d, const bd_prepared *batch, bd_tape *tape, b
         bd_value *hidden = bd_model_forward(d->student, tape, &input);
         bd_value *wanted = bd_op_gather_rows(tape, hidden, slots.student_row, slots.count);
         bd_distill_loss(&d->objective, tape, wanted, d->student->head, slots.teacher_row,
-                        bd_parameter_forward(d->teacher->head, d->teacher->compute), slots.targets, slots.weights,
-                        &made);
+                        bd_parameter_forward(d->teacher->head, d->teacher->compute), slots.targets,
+                        slots.weights, &made);
         if (tape->recording)
             bd_tape_backward(tape);
     }

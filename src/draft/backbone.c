@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "draft/convolution.h"
+
 bd_value *bd_draft_context(bd_draft *draft, bd_tape *tape, const float *features, int64_t rows)
 {
     const bd_model_config *s = &draft->config.stack;
@@ -39,6 +41,7 @@ typedef struct {
     const bd_anchors *anchors;
     const int32_t *positions;         // of the block rows
     int64_t queries;                  // slots per row that are computed
+    int64_t block;                    // slots of a block that are computed
     bd_value *context;                // NULL: from the cache
     const int32_t *context_positions; // [B * S]
     bd_draft_cache *cache;
@@ -64,12 +67,36 @@ static bd_value *behind_cache(const pass *p, bd_tape *tape, float *rows, const b
     return bd_tape_constant(tape, rows, cache->length + block->rows, cache->width);
 }
 
+/* What surrounds a sublayer: nothing, or a convolution on its way in and out (convolution.h). */
+typedef struct {
+    const bd_convolution *conv;
+    bd_value *delta;
+    int64_t block;
+} sublayer;
+
+static bd_value *enter(const pass *p, bd_tape *tape, int64_t index, bd_value *h, sublayer *s)
+{
+    *s = (sublayer){.block = p->block};
+    if (!p->draft->convolutions)
+        return h;
+    s->conv = &p->draft->convolutions[index];
+    s->delta = bd_convolution_coefficients(s->conv, tape, h);
+    return bd_convolution_apply(s->conv, tape, 0, h, s->delta, s->block);
+}
+
+static bd_value *leave(const sublayer *s, bd_tape *tape, bd_value *y)
+{
+    return s->conv ? bd_convolution_apply(s->conv, tape, 1, y, s->delta, s->block) : y;
+}
+
 static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_value *x)
 {
     const bd_draft_config *config = &p->draft->config;
     const bd_model_config *s = &config->stack;
     const bd_layer *layer = &p->draft->layers[index];
     bd_value *h = bd_op_rms_norm(tape, x, layer->input_norm, (float)s->norm_eps, s->hidden);
+    sublayer around;
+    h = enter(p, tape, 2 * index, h, &around);
     bd_value *query =
         turned(p, tape, h, layer->query, layer->query_bias, layer->query_norm, p->positions);
     bd_value *key = turned(p, tape, h, layer->key, layer->key_bias, layer->key_norm, p->positions);
@@ -96,21 +123,35 @@ static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_
                                     .scale = 1 / sqrtf((float)s->head_size),
                                     .compute = tape->compute};
     bd_value *seen = bd_op_attention(tape, query, key, value, &attention, layer->sink);
-    return bd_op_add(tape, x, bd_op_linear(tape, seen, layer->output, layer->output_bias));
+    bd_value *y = bd_op_linear(tape, seen, layer->output, layer->output_bias);
+    return bd_op_add(tape, x, leave(&around, tape, y));
+}
+
+static bd_value *mlp_half(const pass *p, bd_tape *tape, int64_t index, bd_value *x)
+{
+    const bd_layer *layer = &p->draft->layers[index];
+    float eps = (float)p->draft->config.stack.norm_eps;
+    if (!p->draft->convolutions)
+        return bd_layer_mlp(tape, layer, x, eps);
+    sublayer around;
+    bd_value *h = bd_op_rms_norm(tape, x, layer->post_attention_norm, eps, x->width);
+    h = enter(p, tape, 2 * index + 1, h, &around);
+    bd_value *inner = bd_op_swiglu(tape, bd_op_linear(tape, h, layer->gate, NULL),
+                                   bd_op_linear(tape, h, layer->up, NULL));
+    bd_value *y = bd_op_linear(tape, inner, layer->down, NULL);
+    return bd_op_add(tape, x, leave(&around, tape, y));
 }
 
 static bd_value *run_layer(const pass *p, bd_tape *tape, int64_t index, bd_value *x)
 {
-    const bd_layer *layer = &p->draft->layers[index];
-    float eps = (float)p->draft->config.stack.norm_eps;
     if (tape->recording)
-        return bd_layer_mlp(tape, layer, attention_half(p, tape, index, x), eps);
+        return mlp_half(p, tape, index, attention_half(p, tape, index, x));
     // Nobody will come back to a layer's inner results: x is updated in place, the rest forgotten.
     size_t bytes = (size_t)(x->rows * x->width) * sizeof(float);
     size_t mark = bd_arena_mark(tape->arena);
     memcpy(x->data, attention_half(p, tape, index, x)->data, bytes);
     bd_arena_release(tape->arena, mark);
-    memcpy(x->data, bd_layer_mlp(tape, layer, x, eps)->data, bytes);
+    memcpy(x->data, mlp_half(p, tape, index, x)->data, bytes);
     bd_arena_release(tape->arena, mark);
     return x;
 }
@@ -141,6 +182,7 @@ bd_value *bd_draft_forward(bd_draft *draft, bd_tape *tape, const bd_draft_blocks
                     .anchors = blocks->anchors,
                     .positions = blocks->positions,
                     .queries = blocks->anchors->blocks * draft->config.block_size,
+                    .block = draft->config.block_size,
                     .context = blocks->context,
                     .context_positions = count_up(tape->arena, blocks->rows, blocks->length, 0)};
     return run(&p, tape, blocks->tokens);
@@ -156,6 +198,8 @@ bd_draft_cache *bd_draft_cache_create(const bd_draft *draft, int64_t capacity, b
     int64_t width = s->key_heads * s->head_size, rows = capacity + draft->config.block_size;
     // Pages of an arena are taken when touched: a long capacity costs what is used of it.
     size_t bytes = ((size_t)(rows * width) * sizeof(float) + 64) * 2 * (size_t)s->layers + 4096;
+    if (draft->config.variant->reads_context)
+        bytes += (size_t)(capacity * s->hidden) * sizeof(float) + 64;
     bd_arena *arena = bd_arena_create(bytes + 2 * (size_t)s->layers * sizeof(float *), err);
     if (!arena)
         return NULL;
@@ -163,6 +207,8 @@ bd_draft_cache *bd_draft_cache_create(const bd_draft *draft, int64_t capacity, b
     *cache = (bd_draft_cache){.capacity = capacity, .width = width, .owned = arena};
     cache->key = bd_arena_alloc(arena, (size_t)s->layers * sizeof(float *));
     cache->value = bd_arena_alloc(arena, (size_t)s->layers * sizeof(float *));
+    if (draft->config.variant->reads_context)
+        cache->context = bd_arena_floats(arena, capacity * s->hidden);
     for (int64_t layer = 0; layer < s->layers; layer++) {
         cache->key[layer] = bd_arena_floats(arena, rows * width);
         cache->value[layer] = bd_arena_floats(arena, rows * width);
@@ -185,6 +231,9 @@ void bd_draft_cache_extend(bd_draft *draft, bd_draft_cache *cache, const float *
     size_t mark = bd_arena_mark(scratch);
     bd_tape tape = bd_tape_begin(scratch, draft->compute, false);
     bd_value *context = bd_draft_context(draft, &tape, features, rows);
+    if (cache->context)
+        memcpy(cache->context + cache->length * context->width, context->data,
+               (size_t)(rows * context->width) * sizeof(float));
     const int32_t *positions = count_up(scratch, 1, rows, cache->length);
     const pass p = {.draft = draft, .rows = 1};
     size_t bytes = (size_t)(rows * cache->width) * sizeof(float);
@@ -217,6 +266,7 @@ bd_value *bd_draft_forward_cached(bd_draft *draft, bd_tape *tape, bd_draft_cache
                     .anchors = &anchors,
                     .positions = count_up(tape->arena, 1, count, cache->length),
                     .queries = count,
+                    .block = count,
                     .cache = cache};
     return run(&p, tape, tokens);
 }

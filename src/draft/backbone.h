@@ -46,6 +46,7 @@ typedef struct {
     int64_t capacity, length; /* rows of context */
     int64_t width;            /* key heads * head size */
     float **key, **value;     /* [layers] of [capacity + bs, width] */
+    float *context;           /* [capacity, H], for variants that decode with it; else NULL */
     void *owned;
 } bd_draft_cache;
 

@@ -15,4 +15,24 @@
 /* The loss of 5.2 on a prepared step; other variants add theirs to it. */
 void bd_dflash_loss(bd_draft_step *step, bd_draft_loss *loss);
 
+/* --- its two halves, for variants that make something else of the slots
+ * ------------------------------ */
+
+/* Each [slots], read where supervised. */
+typedef struct {
+    float *hard;  /* cross entropy of the label */
+    float *value; /* what a slot pays: this, or the cross entropy against the teacher */
+    int32_t *best;
+} bd_dflash_slots;
+
+/* One pass over the vocabulary: fills in `slots` and step->weights, and leaves the gradients of the
+ * unweighted `value`s in step->hidden. */
+void bd_dflash_run(bd_draft_step *step, bd_dflash_slots *slots);
+
+/* Adds up the slots' `value`s by weight and weighs the gradients in step->hidden accordingly, times
+ * `slope` where a value is a function of what was paid (NULL: 1). unruled: the sum trains however
+ * small its weight is. */
+void bd_dflash_weigh(bd_draft_step *step, const float *value, const float *slope,
+                     const int32_t *best, bool unruled, bd_draft_loss *loss);
+
 #endif

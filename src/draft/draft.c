@@ -181,6 +181,8 @@ bd_draft *bd_draft_create(const bd_draft_config *config, bd_model *target, uint6
         if (e->initial == BD_INITIAL_NORMAL)
             bd_parameter_normal(p, seed, i, config->stack.initializer_range);
     }
+    if (config->variant->initialize)
+        config->variant->initialize(draft, seed);
     return draft;
 }
 
@@ -233,14 +235,50 @@ static const char *plain_name(const char *name)
     return !strncmp(name, prefix, sizeof prefix - 1) ? name + sizeof prefix - 1 : name;
 }
 
-static const bd_tensor *find_tensor(const bd_safetensors *file, const char *name)
+/* A tensor by a name with or without the prefix. */
+static const bd_tensor *find_plain(const bd_safetensors *file, const char *name)
 {
     const bd_tensor *tensor = bd_safetensors_find(file, name);
     if (tensor)
         return tensor;
-    char prefixed[MOST_NAME + 16];
+    char prefixed[3 * MOST_NAME];
     snprintf(prefixed, sizeof prefixed, "dflash_module.%s", name);
     return bd_safetensors_find(file, prefixed);
+}
+
+/* The other spelling of a name by one pair of aliases: `from` at its beginning becomes `to`. False:
+ * it does not begin so. */
+static bool respell(const char *name, const char *from, const char *to, char out[2 * MOST_NAME])
+{
+    size_t length = strlen(from);
+    return !strncmp(name, from, length) &&
+           snprintf(out, 2 * MOST_NAME, "%s%s", to, name + length) < 2 * MOST_NAME;
+}
+
+static const bd_tensor *find_tensor(const bd_draft *draft, const char *name)
+{
+    const bd_tensor *tensor = find_plain(draft->file, name);
+    const char *const *alias = draft->config.variant->aliases;
+    char other[2 * MOST_NAME];
+    for (; !tensor && alias && *alias; alias += 2)
+        if (respell(name, alias[1], alias[0], other))
+            tensor = find_plain(draft->file, other);
+    return tensor;
+}
+
+/* Does a tensor of the list go by this name, or by this other spelling of its own? */
+static bool is_listed(const bd_draft *draft, const bd_draft_builder *list, const char *name)
+{
+    for (int64_t j = 0; j < list->count; j++) {
+        if (!strcmp(list->entries[j].name, name))
+            return true;
+        const char *const *alias = draft->config.variant->aliases;
+        char own[2 * MOST_NAME];
+        for (; alias && *alias; alias += 2)
+            if (respell(name, alias[0], alias[1], own) && !strcmp(list->entries[j].name, own))
+                return true;
+    }
+    return false;
 }
 
 static bool has_shape(const bd_tensor *tensor, const entry *e)
@@ -293,9 +331,7 @@ static bool check_leftovers(const bd_draft *draft, const bd_draft_builder *list,
     for (int64_t i = 0; i < bd_safetensors_count(draft->file); i++) {
         const bd_tensor *tensor = bd_safetensors_at(draft->file, i);
         const char *name = plain_name(tensor->name);
-        bool known = strstr(name, "rotary_emb") != NULL;
-        for (int64_t j = 0; j < list->count && !known; j++)
-            known = !strcmp(list->entries[j].name, name);
+        bool known = strstr(name, "rotary_emb") || is_listed(draft, list, name);
         if (!known && !check_target_copy(draft, tensor, folder, &known, err))
             return false;
         if (!known)
@@ -313,7 +349,7 @@ static bool map_tensors(bd_draft *draft, const bd_draft_builder *list, const cha
     name_list missing = {0}, unexpected = {0}, shapes = {0};
     for (int64_t i = 0; i < list->count; i++) {
         const entry *e = &list->entries[i];
-        const bd_tensor *tensor = find_tensor(draft->file, e->name);
+        const bd_tensor *tensor = find_tensor(draft, e->name);
         if (!tensor)
             name_list_add(&missing, e->name);
         else if (!has_shape(tensor, e))

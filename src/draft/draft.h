@@ -23,6 +23,7 @@ typedef struct bd_draft {
     bd_rope rope;
     bd_parameter *fc, *hidden_norm, *norm;
     bd_layer *layers;         /* [config.stack.layers] */
+    struct bd_convolution *convolutions; /* [2 * layers]: attention, MLP; NULL: none */
     void *head;               /* the variant's own parameters; NULL: it has none */
     bd_parameters parameters; /* all, in file order */
     bd_safetensors *file;     /* where mapped weights live; NULL when made from scratch */

@@ -63,6 +63,7 @@ bd_draft_config bd_draft_config_default(void)
     config.stack.initializer_range = 0.02;
     config.stack.qk_norm = true;
     config.stack.bos = config.stack.pad = -1;
+    config.domino.pure_prefix = 1;
     config.stack.dtype = BD_F32;
     return config;
 }
@@ -86,6 +87,11 @@ static bool check_block(const bd_draft_config *config, const char *where, bd_err
                            (long long)window, (long long)config->block_size);
     }
     return true;
+}
+
+static bool check_variant(const bd_draft_config *config, const char *where, bd_error *err)
+{
+    return !config->variant->check_config || config->variant->check_config(config, where, err);
 }
 
 bool bd_draft_mask_check(int64_t mask_id, const bd_model_config *target, bd_error *err)
@@ -151,7 +157,7 @@ bool bd_draft_config_complete(bd_draft_config *config, const bd_model_config *ta
         full.tap_count = stack->layers;
     }
     if (!bd_model_config_check(stack, "draft", err) || !check_block(&full, "draft", err) ||
-        !bd_draft_mask_check(full.mask_id, target, err))
+        !check_variant(&full, "draft", err) || !bd_draft_mask_check(full.mask_id, target, err))
         return false;
     *config = full;
     return true;
@@ -175,8 +181,7 @@ bool bd_draft_layer_causal(const bd_draft_config *config, int64_t layer)
 // --- reading
 // -----------------------------------------------------------------------------------------
 
-/* A field's home: dflash_config if it is there, else the top level. */
-static json_t *home(json_t *root, const char *field)
+json_t *bd_draft_field_home(json_t *root, const char *field)
 {
     json_t *nested = json_object_get(root, "dflash_config");
     return bd_json_has(nested, field) ? nested : root;
@@ -234,7 +239,7 @@ static bool refuse_unknown_meanings(json_t *root, const char *where,
                                                   where, name, bd_json_describe(value, words),
                                                   variant->projector_type);
     for (const char *const *scale = scales; *scale; scale++) {
-        value = json_object_get(home(root, *scale), *scale);
+        value = json_object_get(bd_draft_field_home(root, *scale), *scale);
         if (value && !json_is_null(value) &&
             !(json_is_number(value) && json_number_value(value) == 1))
             return bd_fail(
@@ -246,7 +251,7 @@ static bool refuse_unknown_meanings(json_t *root, const char *where,
 
 static bool read_variant(json_t *root, const char *where, bd_draft_config *config, bd_error *err)
 {
-    json_t *object = home(root, "projector_type");
+    json_t *object = bd_draft_field_home(root, "projector_type");
     const char *name = NULL;
     if (bd_json_has(object, "projector_type") &&
         !(name = bd_json_text(object, where, "projector_type", err)))
@@ -277,7 +282,7 @@ static bool check_layout(json_t *root, const char *where, const bd_draft_variant
     static const char *const names[] = {"shift_label", "sample_from_anchor"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         bool shift = variant->label_shift == 1;
-        if (!bd_json_bool_if(home(root, names[i]), where, names[i], &shift, err))
+        if (!bd_json_bool_if(bd_draft_field_home(root, names[i]), where, names[i], &shift, err))
             return false;
         if (shift != (variant->label_shift == 1))
             return bd_fail(err, "%s: \"%s\" is %s, but a %s draft's first slot %s", where, names[i],
@@ -289,7 +294,7 @@ static bool check_layout(json_t *root, const char *where, const bd_draft_variant
 
 static bool read_taps(json_t *root, const char *where, bd_draft_config *config, bd_error *err)
 {
-    json_t *object = home(root, "target_layer_ids");
+    json_t *object = bd_draft_field_home(root, "target_layer_ids");
     if (!bd_json_has(object, "target_layer_ids"))
         return bd_fail(err,
                        "%s: \"target_layer_ids\" is missing: which of its target's layers a draft "
@@ -314,8 +319,8 @@ static bool read_taps(json_t *root, const char *where, bd_draft_config *config, 
 
 static bool read_causality(json_t *root, const char *where, bd_draft_config *config, bd_error *err)
 {
-    const char *field = bd_json_has(home(root, "is_causal"), "is_causal") ? "is_causal" : "causal";
-    if (!bd_json_has(home(root, field), field)) {
+    const char *field = bd_json_has(bd_draft_field_home(root, "is_causal"), "is_causal") ? "is_causal" : "causal";
+    if (!bd_json_has(bd_draft_field_home(root, field), field)) {
         config->causality = BD_DRAFT_BIDIRECTIONAL;
         for (int64_t i = 0; i < config->stack.layers; i++)
             if (config->stack.layer_window[i] > 0)
@@ -323,7 +328,7 @@ static bool read_causality(json_t *root, const char *where, bd_draft_config *con
         return true;
     }
     bool causal;
-    if (!bd_json_bool(home(root, field), where, field, &causal, err))
+    if (!bd_json_bool(bd_draft_field_home(root, field), where, field, &causal, err))
         return false;
     config->causality = causal ? BD_DRAFT_CAUSAL : BD_DRAFT_BIDIRECTIONAL;
     return true;
@@ -333,9 +338,9 @@ static bool read_causality(json_t *root, const char *where, bd_draft_config *con
 static bool read_windows(json_t *root, const char *where, bd_draft_config *config, bd_error *err)
 {
     bool all = false;
-    if (!bd_json_bool_if(home(root, "use_swa"), where, "use_swa", &all, err))
+    if (!bd_json_bool_if(bd_draft_field_home(root, "use_swa"), where, "use_swa", &all, err))
         return false;
-    if (all && !bd_json_int(home(root, "swa_window_size"), where, "swa_window_size", 1, INT32_MAX,
+    if (all && !bd_json_int(bd_draft_field_home(root, "swa_window_size"), where, "swa_window_size", 1, INT32_MAX,
                             &config->window, err))
         return false;
     if (!bd_json_has(root, "layer_types"))
@@ -394,21 +399,21 @@ bool bd_draft_config_parse(json_t *root, const char *where, bd_draft_config *con
     if (!read_variant(root, where, config, err) ||
         !refuse_unknown_meanings(root, where, config->variant, err) ||
         !read_stack(root, where, config, err) || !check_layout(root, where, config->variant, err) ||
-        !bd_json_int(home(root, "block_size"), where, "block_size", 1, BD_MOST_BLOCK,
+        !bd_json_int(bd_draft_field_home(root, "block_size"), where, "block_size", 1, BD_MOST_BLOCK,
                      &config->block_size, err) ||
-        !bd_json_int(home(root, "mask_token_id"), where, "mask_token_id", 0,
+        !bd_json_int(bd_draft_field_home(root, "mask_token_id"), where, "mask_token_id", 0,
                      config->stack.vocabulary - 1, &config->mask_id, err) ||
         !read_taps(root, where, config, err) || !read_windows(root, where, config, err) ||
         !read_causality(root, where, config, err) ||
-        !bd_json_bool_if(home(root, "attention_sink_bias"), where, "attention_sink_bias",
+        !bd_json_bool_if(bd_draft_field_home(root, "attention_sink_bias"), where, "attention_sink_bias",
                          &config->sink, err) ||
         !bd_json_number_if(root, where, "attention_dropout", 0, 1, &config->dropout, err) ||
-        !bd_json_int_if(home(root, "num_target_layers"), where, "num_target_layers", 0,
+        !bd_json_int_if(bd_draft_field_home(root, "num_target_layers"), where, "num_target_layers", 0,
                         BD_MOST_LAYERS, &config->target_layers, err))
         return false;
     if (config->variant->read_config && !config->variant->read_config(config, root, where, err))
         return false;
-    return check_block(config, where, err);
+    return check_block(config, where, err) && check_variant(config, where, err);
 }
 
 bool bd_draft_config_read(const char *path, bd_draft_config *config, bd_error *err)

@@ -23,6 +23,35 @@ enum { BD_MOST_BLOCK = 256, BD_MOST_TAPS = 64 };
  * files that do not say it are served. */
 typedef enum { BD_DRAFT_BIDIRECTIONAL, BD_DRAFT_CAUSAL, BD_DRAFT_BY_LAYER } bd_draft_causality;
 
+/* Convolutions around the sublayers (convolution.h); kernel_size 0: none. */
+typedef struct {
+    int64_t kernel_size, group_size; /* taps, channels that share their dynamic coefficients */
+} bd_convolution_config;
+
+/* DFlash2's selector (selector.h). */
+typedef struct {
+    int64_t rank, top_k;
+} bd_selector_config;
+
+/* LiLiCorr's head (lilicorr.h); hidden 0: the draft's own width. */
+typedef struct {
+    int64_t top_k, hidden, layers, heads, factor;
+    double mlp_ratio, vector_eps, logit_scale;
+} bd_lilicorr_config;
+
+/* DSpark's head (dspark.h). */
+typedef enum { BD_MARKOV_VANILLA, BD_MARKOV_GATED, BD_MARKOV_RNN } bd_markov_kind;
+typedef struct {
+    int64_t rank;
+    bd_markov_kind kind;
+    bool confidence; /* a confidence head beside it */
+} bd_markov_config;
+
+/* Domino's head (domino.h); the first `pure_prefix` slots go without it. */
+typedef struct {
+    int64_t state, width, pure_prefix;
+} bd_domino_config;
+
 typedef struct bd_draft_config {
     const bd_draft_variant *variant;
     bd_model_config stack; /* dimensions of the draft's layers; layer_window of sliding layers */
@@ -35,6 +64,11 @@ typedef struct bd_draft_config {
     bd_draft_causality causality;
     bool sink;      /* one sink logit per head in every layer */
     double dropout; /* attention_dropout: kept for the file; nothing here applies it */
+    bd_markov_config markov;
+    bd_domino_config domino;
+    bd_convolution_config convolution;
+    bd_selector_config selector;
+    bd_lilicorr_config lilicorr;
 } bd_draft_config;
 
 /* Five layers, block 8, plain DFlash; the dimensions, block tokens and taps are left 0. */
@@ -59,6 +93,10 @@ bool bd_draft_config_fits(const bd_draft_config *config, const bd_model_config *
 
 /* A mask token for a new draft: a row of the embedding that is not pad, bos or a stop token. */
 bool bd_draft_mask_check(int64_t mask_id, const bd_model_config *target, bd_error *err);
+
+/* Where a field of a draft's config.json stands: in dflash_config if it is there, else at the top
+ * level. */
+json_t *bd_draft_field_home(json_t *root, const char *field);
 
 /* The window (0: none) and the causality of one layer. */
 int64_t bd_draft_layer_window(const bd_draft_config *config, int64_t layer);

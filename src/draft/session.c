@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/random.h"
 #include "base/threads.h"
 #include "tensor/rows.h"
 
@@ -69,6 +70,14 @@ int64_t bd_draft_length(const bd_draft_session *session)
     return session->cache->length;
 }
 
+static const float *newest_context(const bd_draft_session *session)
+{
+    const bd_draft_cache *cache = session->cache;
+    if (!cache->context || cache->length == 0)
+        return NULL;
+    return cache->context + (cache->length - 1) * session->draft->config.stack.hidden;
+}
+
 int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_proposal *out,
                          bd_error *err)
 {
@@ -85,6 +94,7 @@ int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_propo
     out->tokens = NULL;
     out->q = NULL;
     out->hidden = NULL;
+    out->logits = out->confidence = NULL;
     out->slots = 0;
     if (count <= 0) // a block of one slot that is its anchor
         return 0;
@@ -92,7 +102,7 @@ int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_propo
     // Slots see each other, so the whole block is read, as it was in training; only where no layer
     // looks ahead can the tail be left out.
     int64_t slots = config->block_size;
-    if (config->causality == BD_DRAFT_CAUSAL)
+    if (config->causality == BD_DRAFT_CAUSAL && !config->variant->reads_context)
         slots = bd_draft_variant_first_slot(config->variant) + count;
     int32_t *block = bd_arena_ints(session->arena, slots);
     block[0] = last_token;
@@ -105,6 +115,7 @@ int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_propo
     bd_draft_decoding decoding = {.draft = session->draft,
                                   .hidden = hidden->data,
                                   .slots = slots,
+                                  .context = newest_context(session),
                                   .last_token = last_token,
                                   .position = session->cache->length,
                                   .sampling = out->sampling,
@@ -112,10 +123,16 @@ int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_propo
                                   .tokens = bd_arena_ints(session->arena, count),
                                   .q = memset(bd_arena_alloc(session->arena, bytes), 0, bytes),
                                   .arena = session->arena};
-    config->variant->decode(&decoding);
+    if (out->backbone_only)
+        bd_draft_decode_greedy(&decoding, bd_draft_variant_first_slot(config->variant));
+    else
+        config->variant->decode(&decoding);
     out->tokens = decoding.tokens;
     out->q = decoding.q[0] ? decoding.q : NULL;
     out->hidden = hidden->data;
+    out->context = decoding.context;
+    out->logits = decoding.logits;
+    out->confidence = decoding.confidence;
     out->slots = slots;
     return count;
 }
@@ -150,4 +167,59 @@ void bd_draft_decode_greedy(const bd_draft_decoding *decoding, int64_t first)
     bd_model_logits(target, decoding->hidden + first * target->config.hidden, decoding->count,
                     logits, decoding->arena);
     bd_best_tokens(logits, decoding->count, vocabulary, decoding->tokens);
+}
+
+// --- among candidates
+// --------------------------------------------------------------------------------
+
+int64_t bd_draft_decode_choose(bd_draft_decoding *d, int64_t i, const int32_t *candidates,
+                               const float *scores, int64_t count)
+{
+    // Below this, softmax over temperature is one-hot but for rounding.
+    if (!d->sampling || !(d->sampling->temperature >= 1e-3f))
+        return bd_argmax(scores, count);
+    float *p = bd_arena_floats(d->arena, count);
+    for (int64_t j = 0; j < count; j++)
+        p[j] = scores[j] / d->sampling->temperature;
+    bd_softmax(p, count, p);
+    float *q = bd_arena_zeros(d->arena, d->draft->config.stack.vocabulary);
+    for (int64_t j = 0; j < count; j++)
+        q[candidates[j]] = p[j];
+    d->q[i] = q;
+    uint64_t key = bd_random_key(d->sampling->seed, 0, 0, 0);
+    uint32_t position = (uint32_t)(d->position + 1 + i);
+    return bd_sampling_pick(p, count, bd_random_uniform(key, BD_STREAM_DRAFT, position));
+}
+
+// --- slot after slot
+// ---------------------------------------------------------------------------------
+
+/* A token drawn from the logits, and what it was drawn from. */
+static int32_t draw(const bd_draft_decoding *d, int64_t slot, const float *logits)
+{
+    int64_t vocabulary = d->draft->config.stack.vocabulary;
+    float *q = bd_arena_floats(d->arena, vocabulary);
+    bd_sampling_probabilities(d->sampling, logits, vocabulary, q, d->arena);
+    d->q[slot] = q;
+    uint64_t key = bd_random_key(d->sampling->seed, 0, 0, 0);
+    uint32_t position = (uint32_t)(d->position + 1 + slot);
+    return bd_sampling_pick(q, vocabulary, bd_random_uniform(key, BD_STREAM_DRAFT, position));
+}
+
+void bd_draft_decode_chain(bd_draft_decoding *d,
+                           void (*correct)(void *self, int64_t slot, int32_t previous, float *logits),
+                           void *self)
+{
+    assert(d->count <= d->slots);
+    int64_t vocabulary = d->draft->config.stack.vocabulary;
+    bool sampled = d->sampling && d->sampling->temperature > 0;
+    d->logits = bd_arena_floats(d->arena, d->count * vocabulary);
+    bd_model_logits(d->draft->target, d->hidden, d->count, d->logits, d->arena);
+    int32_t previous = d->last_token;
+    for (int64_t slot = 0; slot < d->count; slot++) {
+        float *logits = d->logits + slot * vocabulary;
+        correct(self, slot, previous, logits);
+        previous = sampled ? draw(d, slot, logits) : (int32_t)bd_argmax(logits, vocabulary);
+        d->tokens[slot] = previous;
+    }
 }

@@ -164,7 +164,8 @@ static bool run_cycle(text *t, bd_error *err)
         return true;
     size_t mark = bd_arena_mark(t->arena);
     double start = bd_seconds();
-    bd_proposal proposal = {.limit = wanted(t), .sampling = &t->options->sampling};
+    bd_proposal proposal = {.limit = wanted(t), .sampling = &t->options->sampling,
+                            .backbone_only = t->options->backbone_only};
     if (proposal.limit > 0 && bd_decoder_propose(t->decoder, t->next, &proposal, err) < 0)
         return false;
     double drafted = bd_seconds();
@@ -252,7 +253,7 @@ int64_t bd_generate(bd_decoder *decoder, const int32_t *prompt, int64_t count,
 double bd_accept_length(const bd_generation_report *report)
 {
     int64_t passes = 0, tokens = 0;
-    for (int64_t n = 0; n <= BD_MOST_BLOCK; n++) {
+    for (int64_t n = 0; n <= BD_MOST_PRODUCED; n++) {
         passes += report->produced[n];
         tokens += n * report->produced[n];
     }

@@ -39,6 +39,7 @@ typedef struct {
     int64_t stop_count;
     int64_t most_proposed; /* per cycle; 0: plain decoding; negative: all that the draft gives */
     bool adaptive;         /* decode plainly while drafting does not pay; the output is the same */
+    bool backbone_only; /* proposals without the variant's head (session.h) */
     bool whole_blocks; /* for traces: propose and verify whole blocks, also after the last token */
     void *self;
     /* New tokens as they come; false ends the text there. NULL: not wanted. */
@@ -48,6 +49,10 @@ typedef struct {
 
 bd_generation bd_generation_default(void); /* greedy, 128 tokens, all proposals */
 
+/* Tokens of one cycle at most: the base, a whole block after it, the bonus; the base and the bonus
+ * are never both the same cycle's. */
+enum { BD_MOST_PRODUCED = BD_MOST_BLOCK + 1 };
+
 typedef enum { BD_ENDED_BY_LIMIT, BD_ENDED_BY_STOP, BD_ENDED_BY_CALLER } bd_generation_end;
 
 typedef struct {
@@ -56,7 +61,7 @@ typedef struct {
     int64_t cycles;         /* passes of the target after the prompt's */
     int64_t drafted_cycles; /* those in which something was proposed */
     int64_t tested[BD_MOST_BLOCK], accepted[BD_MOST_BLOCK]; /* per place in the proposal */
-    int64_t produced[BD_MOST_BLOCK + 1]; /* cycles by the tokens they brought, bonus included */
+    int64_t produced[BD_MOST_PRODUCED + 1]; /* cycles by the tokens they brought, bonus included */
     double prefill_seconds, draft_seconds, verify_seconds;
     bd_generation_end ended;
 } bd_generation_report;

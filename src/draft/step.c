@@ -6,7 +6,13 @@
 bd_draft_objective bd_draft_objective_default(void)
 {
     return (bd_draft_objective){.weighting = {.objective = BD_WEIGHT_DPACE, .alpha = 0.5f},
-                                .distill = true};
+                                .distill = true,
+                                .ce_alpha = 0.1f,
+                                .l1_alpha = 0.9f,
+                                .lambda = 1,
+                                .ce_scale = 1,
+                                .ce_decay = 1,
+                                .selector_alpha = 1};
 }
 
 // --- blocks
@@ -120,8 +126,60 @@ double bd_draft_step_factor(const bd_draft_step *step, double weight)
     return bd_weighted_mean(1, weight);
 }
 
+double bd_draft_step_add(const bd_draft_step *step, double mean, bd_draft_loss *loss)
+{
+    double denominator = bd_weight_denominator(loss->weight);
+    loss->sum += mean * denominator;
+    loss->unruled += mean * denominator;
+    return step->form == BD_DRAFT_SUM ? denominator : 1;
+}
+
+double bd_draft_loss_mean(const bd_draft_loss *loss)
+{
+    return bd_weighted_mean(loss->sum - loss->unruled, loss->weight) +
+           loss->unruled / bd_weight_denominator(loss->weight);
+}
+
+void bd_draft_loss_metric(bd_draft_loss *loss, const char *name, double sum, double weight)
+{
+    assert(loss->metric_count < BD_DRAFT_METRICS);
+    loss->metrics[loss->metric_count++] = (bd_draft_metric){name, sum, weight};
+}
+
+double bd_draft_step_weigh(const bd_draft_step *step, bd_draft_loss *loss)
+{
+    for (int64_t i = 0; i < step->slots; i++) {
+        loss->supervised += (double)step->targets.supervised[i];
+        loss->weight += (double)step->weights[i];
+    }
+    return bd_draft_step_factor(step, loss->weight);
+}
+
+const float *bd_draft_step_scale(const bd_draft_step *step, double factor)
+{
+    float *scale = bd_arena_floats(step->tape->arena, step->slots);
+    for (int64_t i = 0; i < step->slots; i++)
+        scale[i] = (float)((double)step->weights[i] * factor);
+    return scale;
+}
+
 // --- the step
 // ----------------------------------------------------------------------------------------
+
+bool bd_draft_reads_teacher(const bd_draft *draft, const bd_draft_objective *objective)
+{
+    const bd_draft_variant *variant = draft->config.variant;
+    return variant->needs_teacher || (objective->distill && !variant->ignores_distillation) ||
+           (variant->reads_teacher && variant->reads_teacher(objective));
+}
+
+bool bd_draft_objective_check(const bd_draft_config *config, const bd_draft_objective *objective,
+                              bd_error *err)
+{
+    return bd_weighting_check(&objective->weighting, err) &&
+           (!config->variant->check_objective ||
+            config->variant->check_objective(config, objective, err));
+}
 
 static bool check(const bd_draft *draft, const bd_draft_batch *batch,
                   const bd_draft_objective *objective, bd_error *err)
@@ -133,13 +191,12 @@ static bool check(const bd_draft *draft, const bd_draft_batch *batch,
             "seq_len (%lld) must be divisible by block_size (%lld). Adjust the sequence length "
             "or use padding.",
             (long long)batch->length, (long long)bs);
-    if (batch->teacher_kind == BD_TEACHER_NONE &&
-        (objective->distill || draft->config.variant->needs_teacher))
+    if (batch->teacher_kind == BD_TEACHER_NONE && bd_draft_reads_teacher(draft, objective))
         return bd_fail(err,
                        "a %s draft that learns from its target's distribution needs the target's "
                        "logits or final hidden states; the batch has neither",
                        draft->config.variant->projector_type);
-    return bd_weighting_check(&objective->weighting, err);
+    return bd_draft_objective_check(&draft->config, objective, err);
 }
 
 static void prepare(bd_draft_step *step, const compact_blocks *c)
@@ -171,6 +228,22 @@ static void prepare(bd_draft_step *step, const compact_blocks *c)
     step->hidden = bd_draft_forward(step->draft, step->tape, &blocks);
 }
 
+/* All logits after the head, [slots, V]; NULL in a step without blocks. */
+static const float *final_logits(const bd_draft_step *step)
+{
+    if (!step->hidden)
+        return NULL;
+    bd_arena *arena = step->tape->arena;
+    int64_t vocabulary = step->draft->config.stack.vocabulary;
+    float *logits = bd_arena_floats(arena, step->slots * vocabulary);
+    bd_model_logits(step->draft->target, step->hidden->data, step->slots, logits, arena);
+    if (step->correction)
+        bd_matmul(bd_parameter_forward(step->correction_head, step->tape->compute),
+                  step->correction->data, step->slots, step->correction->width, NULL, logits,
+                  vocabulary, BD_ACCUMULATE, arena);
+    return logits;
+}
+
 bool bd_draft_step_run(bd_draft *draft, bd_tape *tape, const bd_draft_batch *batch,
                        const bd_draft_objective *objective, bd_draft_form form,
                        bd_draft_record *record, bd_draft_loss *loss, bd_error *err)
@@ -184,6 +257,8 @@ bool bd_draft_step_run(bd_draft *draft, bd_tape *tape, const bd_draft_batch *bat
     compact_blocks *c = bd_arena_alloc(tape->arena, sizeof *c); // notes on the tape point to it
     *c = compact(batch, tape->arena);
     loss->blocks = c->kept;
+    if (c->kept == 0 && draft->config.variant->idle)
+        draft->config.variant->idle(objective, loss);
     if (c->kept > 0) {
         prepare(&step, c);
         draft->config.variant->loss(&step, loss);
@@ -195,6 +270,10 @@ bool bd_draft_step_run(bd_draft *draft, bd_tape *tape, const bd_draft_batch *bat
                record->hidden);
     if (record && record->weights)
         spread(&step, c, step.weights, 1, record->weights);
+    if (record && record->final_logits)
+        spread(&step, c, final_logits(&step), draft->config.stack.vocabulary, record->final_logits);
+    if (record && record->confidence)
+        spread(&step, c, step.confidence ? step.confidence->data : NULL, 1, record->confidence);
     return true;
 }
 

@@ -127,14 +127,19 @@ void bd_position_weights(const bd_weighting *weighting, int shift, const bd_bloc
     }
 }
 
+double bd_weight_denominator(double weight)
+{
+    return weight + DENOMINATOR_GUARD;
+}
+
 bool bd_weight_trains(double weight)
 {
-    return weight + DENOMINATOR_GUARD > 1;
+    return bd_weight_denominator(weight) > 1;
 }
 
 double bd_weighted_mean(double sum, double weight)
 {
-    return bd_weight_trains(weight) ? sum / (weight + DENOMINATOR_GUARD) : 0;
+    return bd_weight_trains(weight) ? sum / bd_weight_denominator(weight) : 0;
 }
 
 double bd_top1(double correct, double supervised)

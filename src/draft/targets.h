@@ -76,6 +76,7 @@ void bd_position_weights(const bd_weighting *weighting, int shift, const bd_bloc
  * denominator does not exceed 1 (draft-family 4.4). */
 bool bd_weight_trains(double weight);
 double bd_weighted_mean(double sum, double weight); /* 0 when it trains nothing */
+double bd_weight_denominator(double weight);        /* weight + 1e-6 */
 
 /* Top-1 over the supervised slots: correct / (supervised + 1e-6). */
 double bd_top1(double correct, double supervised);

@@ -26,18 +26,22 @@ static json_t *variables_for(const bd_chat *chat, const bd_chat_request *request
         json_pack("{s:O, s:o, s:n, s:b}", "messages", request->messages, "tools",
                   request->tools ? json_incref(request->tools) : json_null(), "documents",
                   "add_generation_prompt", (int)request->add_generation_prompt);
-    for (int role = 0; variables && role < BD_ROLE_COUNT; role++) {
+    bool ok = variables != NULL;
+    for (int role = 0; ok && role < BD_ROLE_COUNT; role++) {
         char name[32];
         size_t size;
         const char *token = bd_tokenizer_token(
             chat->tokenizer, bd_tokenizer_role(chat->tokenizer, (bd_token_role)role), &size);
         snprintf(name, sizeof name, "%s_token", bd_token_role_name((bd_token_role)role));
         if (token)
-            json_object_set_new(variables, name, json_stringn(token, size));
+            ok = json_object_set_new(variables, name, json_stringn(token, size)) == 0;
     }
-    if (variables && request->variables)
-        json_object_update(variables, request->variables);
-    return variables;
+    if (ok && request->variables)
+        ok = json_object_update(variables, request->variables) == 0;
+    if (ok)
+        return variables;
+    json_decref(variables);
+    return NULL;
 }
 
 static bool render_text(const bd_chat *chat, const bd_chat_request *request,
@@ -64,19 +68,21 @@ static const char *find_last(const char *in, size_t size, const char *what)
 
 // --- how the template opens and closes a turn ----------------------------------------------------
 
+static const char question[] = "zqquestionqz";
 static const char *const answers[] = {"zqfirstanswerqz", "zqsecondanswerqz"};
 
 static bool render_probe(const bd_chat *chat, int turns, bool prompt, bd_template_output *out,
                          bd_error *err)
 {
     json_t *messages = json_array();
-    for (int i = 0; i < turns; i++)
-        json_array_append_new(
-            messages, i % 2
-                          ? json_pack("{s:s, s:s}", "role", "assistant", "content", answers[i / 2])
-                          : json_pack("{s:s, s:s}", "role", "user", "content", "zqquestionqz"));
+    bool ok = true;
+    for (int i = 0; ok && i < turns; i++)
+        ok = json_array_append_new(messages,
+                                   json_pack("{s:s, s:s}", "role", i % 2 ? "assistant" : "user",
+                                             "content", i % 2 ? answers[i / 2] : question)) == 0;
     bd_chat_request request = {.messages = messages, .add_generation_prompt = prompt};
-    bool ok = render_text(chat, &request, out, err);
+    ok = ok ? render_text(chat, &request, out, err)
+            : bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for a conversation");
     json_decref(messages);
     return ok;
 }
@@ -185,7 +191,7 @@ static bool probe_turns(bd_chat *chat, bd_error *err)
     for (int i = 0; ok && i < answer_count; i++) {
         int cut = 0;
         const char *answer = strstr(out.text.data + from, answers[i]);
-        const char *next = answer ? strstr(answer, "zqquestionqz") : NULL;
+        const char *next = answer ? strstr(answer, question) : NULL;
         if (!answer) {
             ok = bd_fail(err, "the template does not print what the assistant says");
             break;

@@ -68,6 +68,7 @@ const bd_recipe_option bd_recipe_table[] = {
     NUMBER("objective", "z_loss_multiplier", "0", 0, 1e6, "weight of the squared log-partition"),
 
     // --- draft: names of the exported configuration, without prefix
+    WORD("draft", "projector_type", "dflash", "dflash|dspark|domino|dflash2|lilicorr", "which drafter"),
     INT("draft", "block_size", "8", 2, 4096, "tokens of a drafted block, the anchor included"),
     INT("draft", "num_anchors", "512", 1, MOST_SIZE, "blocks drawn from a row"),
     INT("draft", "mask_token_id", NULL, 0, MOST_ID, "a row of the target's embedding; unset: the tokenizer's"),
@@ -83,6 +84,45 @@ const bd_recipe_option bd_recipe_table[] = {
     NUMBER("draft", "loss_decay_factor", "0", 0, 1e6, "gamma of the decay; 0: all weights 1"),
     ABOVE("draft", "dpace_alpha", "0.5", 0, 1, "dpace: floor of a slot's confidence"),
     BOOL("draft", "self_logit_distillation", "true", "learn the target's distribution instead of the label"),
+
+    // dspark
+    INT("draft", "markov_rank", NULL, 1, MOST_SIZE, "dspark: rank of the head (required)"),
+    WORD("draft", "markov_head_type", "vanilla", "vanilla|gated|rnn", "dspark: what the head makes of the token before"),
+    BOOL("draft", "use_confidence_head", "false", "dspark: also predict how likely a draft is accepted"),
+    NUMBER("draft", "ce_loss_alpha", "0.1", 0, 1e6, "dspark: weight of the cross entropy"),
+    NUMBER("draft", "l1_loss_alpha", "0.9", 0, 1e6, "dspark: weight of the distance from the target's distribution"),
+    NUMBER("draft", "confidence_head_alpha", "0", 0, 1e6, "dspark: weight of the confidence head's loss"),
+
+    // domino
+    INT("draft", "emb_dim", NULL, 1, MOST_SIZE, "domino: inner width of the head (required)"),
+    INT("draft", "gru_hidden_dim", NULL, 1, MOST_SIZE, "domino: width of the recurrent unit (required)"),
+    INT("draft", "pure_draft_prefix_len", "1", 0, 4095, "domino: first slots that go without the head"),
+    NUMBER("draft", "lambda_base_start", "1", 0, 1, "domino: weight of the backbone's own loss at the start"),
+    ABOVE("draft", "lambda_base_decay_ratio", "1", 0, 1, "domino: share of the steps over which it falls to 0"),
+
+    // dflash2
+    INT("draft", "conv_kernel_size", NULL, 1, 256, "dflash2 (required), lilicorr: taps of the convolutions"),
+    INT("draft", "conv_group_size", NULL, 1, MOST_SIZE, "dflash2 (required), lilicorr: channels that share dynamic coefficients"),
+    INT("draft", "selector_rank", NULL, 1, MOST_SIZE, "dflash2: width of the selector's codebooks"),
+    INT("draft", "selector_top_k", NULL, 1, MOST_SIZE, "dflash2: candidates of a slot"),
+    NUMBER("draft", "selector_loss_alpha", "1", 0, 1e6, "dflash2: weight of the selector's loss; 0: not trained"),
+    WORD("draft", "lk_loss_type", "ce", "ce|tv|lambda", "dflash2: what a slot pays; tv and lambda without distillation"),
+    NUMBER("draft", "lk_ce_scale", "1", 0, 1e6, "dflash2, lambda: share of the cross entropy at the start"),
+    NUMBER("draft", "lk_ce_decay", "1", 0, 1e6, "dflash2, lambda: how fast that share falls"),
+
+    // lilicorr
+    INT("draft", "lilicorr_candidate_topk", NULL, 1, 64, "lilicorr: candidates of a slot (required)"),
+    INT("draft", "lilicorr_hidden_size", NULL, 1, MOST_SIZE, "lilicorr: width of the head; unset: the target's"),
+    INT("draft", "lilicorr_num_layers", NULL, 1, 64, "lilicorr: layers of the head (required)"),
+    INT("draft", "lilicorr_num_heads", NULL, 1, 65536, "lilicorr: its attention heads (required)"),
+    ABOVE("draft", "lilicorr_mlp_ratio", NULL, 0, 1e6, "lilicorr: its MLP's width over its own (required)"),
+    INT("draft", "lilicorr_factor_dim", NULL, 1, MOST_SIZE, "lilicorr: width of the factors (required)"),
+    ABOVE("draft", "lilicorr_vector_eps", NULL, 0, 0.5, "lilicorr: least norm a factor is divided by (required)"),
+    ABOVE("draft", "lilicorr_logit_scale", NULL, 0, 1e6, "lilicorr: what cosines are multiplied by (required)"),
+    NUMBER("draft", "lilicorr_w_ce", NULL, 0, 1e6, "lilicorr: weight of the cross entropy (required)"),
+    NUMBER("draft", "lilicorr_w_margin", NULL, 0, 1e6, "lilicorr: weight of the margin term (required)"),
+    NUMBER("draft", "lilicorr_w_pen", NULL, 0, 1e6, "lilicorr: weight of the penalty (required)"),
+    ABOVE("draft", "lilicorr_margin", NULL, 0, 1e6, "lilicorr: how far the label should be ahead"),
 
     // --- distill
     TEXT("distill", "teacher", NULL, "folder of the causal teacher"),

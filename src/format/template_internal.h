@@ -221,6 +221,7 @@ typedef struct {
 } token_list;
 
 bool bd_template_lex(const bd_template *t, token_list *tokens, bd_error *err);
+bool bd_template_is_space(int32_t c); // Python's str.isspace: White_Space and four separators
 
 // --- parsing -------------------------------------------------------------------------------------
 

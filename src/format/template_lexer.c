@@ -38,8 +38,7 @@ static bool fail(lexer *l, size_t at, const char *what)
     return bd_template_fail(l->t, at, l->err, "%s", what);
 }
 
-// Python's str.isspace and \s.
-static bool python_space(int32_t c)
+bool bd_template_is_space(int32_t c)
 {
     return bd_character_is_space(c) || (c >= 0x1c && c <= 0x1f);
 }
@@ -48,7 +47,7 @@ static size_t skip_space(const lexer *l, size_t at)
 {
     while (at < l->size) {
         size_t next = at;
-        if (!python_space(bd_utf8_next(l->source, &next)))
+        if (!bd_template_is_space(bd_utf8_next(l->source, &next)))
             break;
         at = next;
     }
@@ -62,7 +61,7 @@ static size_t strip_end(const lexer *l, size_t begin, size_t end)
         while (start > begin && ((uint8_t)l->source[start] & 0xc0) == 0x80)
             start--;
         size_t next = start;
-        if (!python_space(bd_utf8_next(l->source, &next)))
+        if (!bd_template_is_space(bd_utf8_next(l->source, &next)))
             break;
         end = start;
     }

@@ -6,11 +6,6 @@
 
 // --- work on texts -------------------------------------------------------------------------------
 
-static bool python_space(int32_t c)
-{
-    return bd_character_is_space(c) || (c >= 0x1c && c <= 0x1f);
-}
-
 static bool is_one_of(int32_t c, value set)
 {
     for (size_t at = 0; at < set.size;)
@@ -26,7 +21,7 @@ value text_strip(value v, value set, bool left, bool right)
     while (left && begin < end) {
         size_t next = begin;
         int32_t c = bd_utf8_next(v.text, &next);
-        if (!(spaces ? python_space(c) : is_one_of(c, set)))
+        if (!(spaces ? bd_template_is_space(c) : is_one_of(c, set)))
             break;
         begin = next;
     }
@@ -36,7 +31,7 @@ value text_strip(value v, value set, bool left, bool right)
             start--;
         next = start;
         int32_t c = bd_utf8_next(v.text, &next);
-        if (!(spaces ? python_space(c) : is_one_of(c, set)))
+        if (!(spaces ? bd_template_is_space(c) : is_one_of(c, set)))
             break;
         end = start;
     }
@@ -109,7 +104,7 @@ static bool split_spaces(render *r, value v, int64_t most, value *out)
         if (most >= 0 && out->list->count == most)
             return value_append(r, out->list,
                                 text_strip(rest, value_undefined(NULL, 0), false, true));
-        while (end < rest.size && !python_space(bd_utf8_next(rest.text, &next)))
+        while (end < rest.size && !bd_template_is_space(bd_utf8_next(rest.text, &next)))
             end = next;
         if (!value_append(r, out->list, value_text(rest.text, end)))
             return false;
@@ -403,7 +398,8 @@ static bool all_are(value v, char kind)
         cased = cased || upper || lower;
         if ((kind == 'd' && category != UTF8PROC_CATEGORY_ND) || (kind == 'a' && !is_letter(c)) ||
             (kind == 'n' && !is_letter(c) && category != UTF8PROC_CATEGORY_ND) ||
-            (kind == 's' && !python_space(c)) || (kind == 'u' && lower) || (kind == 'l' && upper))
+            (kind == 's' && !bd_template_is_space(c)) || (kind == 'u' && lower) ||
+            (kind == 'l' && upper))
             return false;
     }
     return kind == 'u' || kind == 'l' ? cased : v.size > 0;

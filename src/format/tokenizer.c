@@ -326,13 +326,13 @@ int32_t bd_tokenizer_add(bd_tokenizer *t, const char *text, bool special, bd_err
     if (id >= 0)
         return id;
     id = bd_tokenizer_find_spelled(t, text, size);
-    if (id < 0)
+    if (id == -1)
         id = (int32_t)t->vocabulary.size;
-    bd_added_token token = {.id = id, .special = special};
-    if (id >= BD_MOST_TOKENS) {
+    if (id < 0 || id >= BD_MOST_TOKENS) {
         bd_fail(err, "%s: no room for another token", t->name);
         return -1;
     }
+    bd_added_token token = {.id = id, .special = special};
     return add_to_source(t, id, text, special, err) &&
                    bd_tokenizer_put_added(t, token, text, size, err)
                ? id

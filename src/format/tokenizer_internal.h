@@ -282,7 +282,7 @@ struct bd_tokenizer {
 
 /* Fill in a tokenizer from its source (tokenizer_load.c). */
 bool bd_tokenizer_load(bd_tokenizer *t, bd_error *err);
-/* The id of a token of the model by the way files spell it, -1: none. */
+/* The id of a token of the model by the way files spell it, -1: none, -2: no memory to look. */
 int32_t bd_tokenizer_find_spelled(const bd_tokenizer *t, const char *text, size_t size);
 /* Register one added token everywhere but in the source. */
 bool bd_tokenizer_put_added(bd_tokenizer *t, bd_added_token token, const char *text, size_t size,

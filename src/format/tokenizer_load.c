@@ -388,7 +388,7 @@ int32_t bd_tokenizer_find_spelled(const bd_tokenizer *t, const char *text, size_
     bd_text bytes = {0};
     bool plain = bd_unspell(text, size, &bytes);
     int32_t id =
-        bytes.failed ? -1 : bd_vocabulary_find(&t->vocabulary, bytes.data, bytes.size, !plain);
+        bytes.failed ? -2 : bd_vocabulary_find(&t->vocabulary, bytes.data, bytes.size, !plain);
     bd_text_free(&bytes);
     return id;
 }
@@ -438,6 +438,8 @@ static bool load_added(bd_tokenizer *t, json_t *item, int64_t most, bd_error *er
         return true; // other libraries pass over it
     token.id = (int32_t)id;
     int32_t known = bd_tokenizer_find_spelled(t, text, size);
+    if (known < -1)
+        return bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for added tokens");
     if (known >= 0 && known != token.id)
         return bd_fail(err, "%s has id %d, in the vocabulary it has %d", where, token.id, known);
     size_t there_size;

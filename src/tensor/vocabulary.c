@@ -49,6 +49,8 @@ static void skip_row(const bd_vocabulary_loss *loss, int64_t r)
         loss->divergence_loss[r] = 0;
     if (loss->best)
         loss->best[r] = -1;
+    if (loss->best_first)
+        loss->best_first[r] = -1;
     if (loss->log_normalizer)
         loss->log_normalizer[r] = 0;
 }
@@ -183,7 +185,14 @@ static const float *chunk_features(const chunk *c, const float *features, int64_
     return copy;
 }
 
-static void compute_logits(const chunk *c)
+static void best_of_first_term(void *context, int64_t i)
+{
+    const chunk *c = context;
+    const int64_t V = c->loss->vocabulary;
+    c->loss->best_first[c->index[i]] = (int32_t)bd_argmax(c->logits + i * V, V);
+}
+
+static void compute_logits(chunk *c)
 {
     for (int i = 0; i < c->loss->term_count; i++) {
         const bd_vocabulary_term *term = &c->loss->terms[i];
@@ -193,6 +202,8 @@ static void compute_logits(const chunk *c)
                   NULL, c->logits, c->loss->vocabulary, i == 0 ? BD_STORE : BD_ACCUMULATE,
                   c->scratch);
         bd_arena_release(c->scratch, mark);
+        if (i == 0 && c->loss->best_first)
+            bd_parallel(c->count, best_of_first_term, c);
     }
 }
 

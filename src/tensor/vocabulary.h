@@ -62,6 +62,7 @@ typedef struct {
     float *soft_loss;              /* soft cross entropy */
     float *divergence_loss;        /* the divergence, unweighted */
     int32_t *best;                 /* arg max, lowest id on ties; -1 for skipped rows */
+    int32_t *best_first;           /* the same for the first term alone, without a correction */
     float *log_normalizer;         /* logsumexp(z) */
 } bd_vocabulary_loss;
 

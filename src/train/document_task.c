@@ -17,7 +17,7 @@ typedef struct {
     int64_t rows, evaluation_rows;
     bd_row_order *order;
     bd_objective objective;
-    bd_arena *arena; // the batch, and scratch for preparing it
+    bd_arena *arena;          // the batch, and scratch for preparing it
     bd_diffusion_batch batch; // batch.rows: in it now
     float *weights, *noise;
     uint64_t *keys; // [batch_rows]
@@ -78,8 +78,8 @@ static bool next(void *self, int64_t step, int64_t micro, bd_error *err)
     t->batch.rows = o->batch_rows;
     for (int64_t r = 0; r < o->batch_rows; r++) {
         uint64_t epoch = (uint64_t)((first + r) / t->rows);
-        t->keys[r] = bd_random_key(o->seed, epoch, (uint64_t)step,
-                                   (uint64_t)(micro * o->batch_rows + r));
+        t->keys[r] =
+            bd_random_key(o->seed, epoch, (uint64_t)step, (uint64_t)(micro * o->batch_rows + r));
         bd_row_plan_fill(t->plan, bd_row_order_at(t->order, first + r), &t->batch, r);
     }
     return prepare(t, err);
@@ -196,36 +196,6 @@ static bool save(void *self, const char *folder, bd_error *err)
 
 // --- checks --------------------------------------------------------------------------------------
 
-double bd_completion_share(const bd_token_documents *documents)
-{
-    int64_t tokens = documents->count ? documents->ends[documents->count - 1] : 0, marked = 0;
-    if (!documents->completion)
-        return 1;
-    for (int64_t i = 0; i < tokens; i++)
-        marked += documents->completion[i] != 0;
-    return tokens ? (double)marked / (double)tokens : 0;
-}
-
-bool bd_documents_check_leak(const bd_token_documents *documents, int64_t block_size, bd_error *err)
-{
-    assert(documents->completion && block_size > 0);
-    int64_t begin = 0;
-    for (int64_t d = 0; d < documents->count; begin = documents->ends[d++]) {
-        int64_t answer_block = -1;
-        for (int64_t i = begin; i < documents->ends[d]; i++) {
-            int64_t block = (i - begin) / block_size;
-            if (documents->completion[i])
-                answer_block = block;
-            else if (block == answer_block)
-                return bd_fail(err,
-                               "document %lld: token %lld is of a prompt and follows an answer in "
-                               "the same block of %lld: the answer would see it",
-                               (long long)d, (long long)(i - begin), (long long)block_size);
-        }
-    }
-    return true;
-}
-
 static bool check_tokens(const bd_token_documents *d, const char *what, int64_t vocabulary,
                          bd_error *err)
 {
@@ -248,8 +218,6 @@ static bool check_completion(const bd_document_task_options *o, const bd_token_d
     if (share == 1)
         return bd_fail(err, "completion_only: every token of the data is of an answer; does the "
                             "chat template mark them?");
-    if (o->canvas.block_size > 0 && !bd_documents_check_leak(d, o->canvas.block_size, err))
-        return bd_error_wrap(err, "completion_only: train on last answers only, or in blocks of 1");
     return true;
 }
 
@@ -259,8 +227,7 @@ static bool check_counts(const bd_document_task_options *o, bd_error *err)
     if (o->rows.length < 1 || o->rows.length > config->max_positions)
         return bd_fail(err, "sequence_length: %lld, 1 to the model's %lld positions expected",
                        (long long)o->rows.length, (long long)config->max_positions);
-    if (o->batch_rows < 1 || o->micro_batches < 1 ||
-        o->batch_rows > INT32_MAX / 4 / o->rows.length)
+    if (o->batch_rows < 1 || o->micro_batches < 1 || o->batch_rows > INT32_MAX / 4 / o->rows.length)
         return bd_fail(err, "batch_rows: %lld rows of %lld tokens in %lld micro-batches",
                        (long long)o->batch_rows, (long long)o->rows.length,
                        (long long)o->micro_batches);
@@ -277,8 +244,9 @@ static bool check_objective(const bd_document_task_options *o, bd_error *err)
         // In-block attention would show every token its target (I-11, B-33).
         if (o->model->config.diffusion.block_size == 0)
             return true;
-        return bd_fail(err, "objective causal_lm on a block-diffusion model (blocks of %lld): "
-                            "objective block_diffusion wanted",
+        return bd_fail(err,
+                       "objective causal_lm on a block-diffusion model (blocks of %lld): "
+                       "objective block_diffusion wanted",
                        (long long)o->model->config.diffusion.block_size);
     }
     bd_corruption_options corruption = bd_corruption_default();

@@ -31,17 +31,18 @@ typedef struct {
     const bd_token_documents *documents;  /* not owned */
     const bd_token_documents *evaluation; /* NULL: rows held out of `documents` */
     bd_row_layout rows;
-    bd_canvas canvas;      /* block_size 0: causal_lm, and the next fields have no meaning */
+    bd_canvas canvas; /* block_size 0: causal_lm, and the next fields have no meaning */
     bd_train_layout layout;
     double min_noise;
     bool inverse_noise;    /* a corrupted token weighs 1 / t: the likelihood bound */
     bool completion_only;  /* only completion tokens are corrupted and weighted */
     int64_t batch_rows;    /* rows of a micro-batch */
     int64_t micro_batches; /* per update: the same as the trainer's */
-    int64_t evaluation_rows; /* at most; 0: no evaluation. Without `evaluation` held out from the end */
-    int64_t epochs;          /* going further is an error; 0: as many as the steps take */
-    uint64_t seed;           /* order of the rows, and corruption */
-    float z_loss;            /* adds z_loss * logsumexp^2; 0: off */
+    int64_t
+        evaluation_rows; /* at most; 0: no evaluation. Without `evaluation` held out from the end */
+    int64_t epochs;      /* going further is an error; 0: as many as the steps take */
+    uint64_t seed;       /* order of the rows, and corruption */
+    float z_loss;        /* adds z_loss * logsumexp^2; 0: off */
     bd_model_output output;
 } bd_document_task_options;
 
@@ -61,13 +62,5 @@ int64_t bd_document_task_evaluation_rows(const bd_task *task);
 
 /* The batch that next() prepared, for looking at it; `weights` may be NULL. */
 const bd_diffusion_batch *bd_document_task_batch(const bd_task *task, const float **weights);
-
-/* Of the tokens, how many are completion: 0 to 1. */
-double bd_completion_share(const bd_token_documents *documents);
-
-/* A canvas's rule of thumb on conversations: with completion_only no document may have a prompt
- * token behind a completion token of the same block (B-12). Names the document. */
-bool bd_documents_check_leak(const bd_token_documents *documents, int64_t block_size,
-                             bd_error *err);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/sha256.h"
 #include "draft/anchors.h"
+#include "draft/lambda.h"
 #include "train/row_order.h"
 #include "train/token_loss.h"
 
@@ -20,6 +21,7 @@ typedef struct {
     float *loss_mask; // all ones: every token of a text is supervised
     int64_t batch_rows;
     uint64_t epoch, step, first_row; // what its anchors are keyed by
+    double lambda;                   // Domino
 } drafting;
 
 static int64_t all_rows(const bd_draft_task_options *o)
@@ -52,6 +54,7 @@ static bool next(void *self, int64_t step, int64_t micro, bd_error *err)
     d->batch_rows = o->batch_rows;
     d->epoch = 0;
     d->step = (uint64_t)step;
+    d->lambda = bd_draft_lambda(step, o->steps, o->lambda_start, o->lambda_ratio);
     d->first_row = (uint64_t)(micro * o->batch_rows);
     return true;
 }
@@ -69,7 +72,8 @@ static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
     bd_arena *arena = tape->arena;
     int64_t cells = d->batch_rows * o->sequence_length;
     float *features = bd_arena_floats(arena, cells * bd_draft_feature_width(o->draft));
-    float *hidden = o->objective.distill ? bd_arena_floats(arena, cells * o->draft->target->config.hidden) : NULL;
+    bool teacher = bd_draft_reads_teacher(o->draft, &o->objective);
+    float *hidden = teacher ? bd_arena_floats(arena, cells * o->draft->target->config.hidden) : NULL;
     bd_draft_observe(o->draft, d->batch, d->batch_rows, o->sequence_length, features, hidden, arena);
     bd_anchor_sampling sampling = {.rows = d->batch_rows,
                                    .length = o->sequence_length,
@@ -87,13 +91,25 @@ static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
                             .teacher_kind = hidden ? BD_TEACHER_HIDDEN : BD_TEACHER_NONE,
                             .teacher = hidden};
     bd_draft_loss made;
-    if (!bd_draft_step_run(o->draft, tape, &batch, &o->objective, BD_DRAFT_SUM, NULL, &made, err))
+    bd_draft_objective objective = o->objective;
+    objective.lambda = (float)d->lambda;
+    if (!bd_draft_step_run(o->draft, tape, &batch, &objective, BD_DRAFT_SUM, NULL, &made, err))
         return false;
     loss->loss = weighted(made.sum, made.weight);
     loss->metrics[0] =
         bd_metric_weighted("accuracy", (bd_weighted){.sum = made.correct, .denominator = made.supervised, .eps = 1e-6});
     loss->metrics[1] = bd_metric_scalar("weight_sum", made.weight);
     loss->metric_count = 2;
+    // A variant with an accuracy of its own has told what the plain one is under another name.
+    for (int i = 0; i < made.metric_count; i++)
+        if (!strcmp(made.metrics[i].name, "accuracy")) {
+            loss->metrics[0] = loss->metrics[1];
+            loss->metric_count = 1;
+        }
+    for (int i = 0; i < made.metric_count; i++)
+        loss->metrics[loss->metric_count++] =
+            bd_metric_weighted(made.metrics[i].name, (bd_weighted){.sum = made.metrics[i].sum,
+                                                                   .denominator = made.metrics[i].weight});
     loss->tokens = cells;
     return true;
 }
@@ -107,6 +123,7 @@ static bool evaluate(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
         d->batch_rows = left < o->batch_rows ? left : o->batch_rows;
         d->epoch = EVALUATION_EPOCH;
         d->step = 0;
+        d->lambda = 0; // what is drafted with is the final logits, at every step alike
         d->first_row = (uint64_t)done;
         for (int64_t r = 0; r < d->batch_rows; r++)
             put_row(d, r, d->rows + done + r);
@@ -150,6 +167,22 @@ static bool identity(void *self, bd_contract *contract, bd_error *err)
     bd_contract_number(contract, "loss_decay_factor", (double)o->objective.weighting.decay);
     bd_contract_number(contract, "dpace_alpha", (double)o->objective.weighting.alpha);
     bd_contract_bool(contract, "self_logit_distillation", o->objective.distill);
+    bd_contract_number(contract, "ce_loss_alpha", (double)o->objective.ce_alpha);
+    bd_contract_number(contract, "l1_loss_alpha", (double)o->objective.l1_alpha);
+    bd_contract_number(contract, "confidence_head_alpha", (double)o->objective.confidence_alpha);
+    bd_contract_number(contract, "lambda_base_start", o->lambda_start);
+    bd_contract_number(contract, "lambda_base_decay_ratio", o->lambda_ratio);
+    if (o->draft->config.variant == &bd_draft_domino)
+        bd_contract_int(contract, "lambda_base_steps", o->steps);
+    // Options of the other variants, at their defaults where they mean nothing.
+    bd_contract_int(contract, "lk_loss_type", o->objective.slot_loss);
+    bd_contract_number(contract, "lk_ce_scale", (double)o->objective.ce_scale);
+    bd_contract_number(contract, "lk_ce_decay", (double)o->objective.ce_decay);
+    bd_contract_number(contract, "lilicorr_w_ce", (double)o->objective.lattice_ce);
+    bd_contract_number(contract, "lilicorr_w_margin", (double)o->objective.lattice_margin_weight);
+    bd_contract_number(contract, "lilicorr_w_pen", (double)o->objective.lattice_penalty);
+    bd_contract_number(contract, "lilicorr_margin", (double)o->objective.lattice_margin);
+    bd_contract_number(contract, "selector_loss_alpha", (double)o->objective.selector_alpha);
     bd_contract_int(contract, "seed", (int64_t)o->seed);
     bd_contract_text(contract, "save_dtype", bd_dtype_name(o->save_dtype));
     return true;
@@ -184,7 +217,10 @@ static bool check(const bd_draft_task_options *o, bd_error *err)
         if (o->tokens[i] < 0 || o->tokens[i] >= target->vocabulary)
             return bd_fail(err, "data: token %lld is %d, 0 to %lld expected", (long long)i, o->tokens[i],
                            (long long)target->vocabulary - 1);
-    return bd_weighting_check(&o->objective.weighting, err);
+    if (!(o->lambda_start >= 0 && o->lambda_start <= 1) || !(o->lambda_ratio >= 0 && o->lambda_ratio <= 1))
+        return bd_fail(err, "lambda_base_start %g and lambda_base_decay_ratio %g: numbers in [0, 1] expected",
+                       o->lambda_start, o->lambda_ratio);
+    return bd_draft_objective_check(&o->draft->config, &o->objective, err);
 }
 
 static void destroy(drafting *d)

@@ -25,7 +25,9 @@ typedef struct {
     int64_t batch_rows, micro_batches;
     int64_t evaluation_rows;     /* held out from the end of the stream */
     int64_t anchors;             /* blocks per row at most */
-    bd_draft_objective objective;
+    bd_draft_objective objective; /* Domino: its lambda is set from these */
+    int64_t steps;                /* updates in all */
+    double lambda_start, lambda_ratio;
     uint64_t seed;
     bd_dtype save_dtype;
     const char *start;           /* what the weights were before training, for the contract */

@@ -29,7 +29,7 @@ bool bd_model_task_identity(const bd_model *model, const bd_model_output *output
 }
 
 /* The files that make a folder of weights one that a user can talk to; copied if they are there. */
-static bool copy_companions(const char *from, const char *to, bd_error *err)
+static bool copy_companions(const char *from, const char *to, bool with_template, bd_error *err)
 {
     static const char *const names[] = {
         "tokenizer.json",      "tokenizer_config.json",   "vocab.json",
@@ -37,6 +37,8 @@ static bool copy_companions(const char *from, const char *to, bd_error *err)
         "chat_template.jinja", "generation_config.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char source[BD_PATH], target[BD_PATH];
+        if (!with_template && !strcmp(names[i], "chat_template.jinja"))
+            continue; // it would go before the one that the tokenizer saves
         if (!bd_path_join(source, from, names[i], err) || !bd_path_join(target, to, names[i], err))
             return false;
         if (!bd_file_exists(source))
@@ -56,6 +58,7 @@ bool bd_model_task_save(const bd_model *model, const bd_model_output *output, co
                         bd_error *err)
 {
     return bd_model_save(model, folder, output->save_dtype, err) &&
-           (!output->companions || copy_companions(output->companions, folder, err)) &&
+           (!output->companions ||
+            copy_companions(output->companions, folder, !output->tokenizer, err)) &&
            (!output->tokenizer || bd_tokenizer_save(output->tokenizer, folder, err));
 }

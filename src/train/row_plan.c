@@ -6,7 +6,6 @@
 /* A document, or the part of one that lies in one row. */
 typedef struct {
     int64_t begin, count;
-    bool whole; // its last token is the document's: only then do end tokens follow
 } piece;
 
 struct bd_row_plan {
@@ -37,6 +36,16 @@ int64_t *bd_document_ends(const int32_t *tokens, int64_t token_count, int32_t en
         if (i + 1 == token_count || (end_id >= 0 && tokens[i] == end_id))
             ends[(*count)++] = i + 1;
     return ends;
+}
+
+double bd_completion_share(const bd_token_documents *documents)
+{
+    int64_t tokens = documents->count ? documents->ends[documents->count - 1] : 0, marked = 0;
+    if (!documents->completion)
+        return 1;
+    for (int64_t i = 0; i < tokens; i++)
+        marked += documents->completion[i] != 0;
+    return tokens ? (double)marked / (double)tokens : 0;
 }
 
 // --- making a plan -------------------------------------------------------------------------------
@@ -78,7 +87,7 @@ static int64_t slots_of(const bd_row_plan *plan, piece p)
 {
     const bd_padding *padding = &plan->layout.padding;
     const uint8_t *completion = plan->documents.completion;
-    bool ends = p.whole && (!completion || completion[p.begin + p.count - 1]);
+    bool ends = !completion || completion[p.begin + p.count - 1];
     if (!ends || padding->policy != BD_PAD_TO_BLOCK_END)
         return p.count;
     return (p.count + padding->block_size - 1) / padding->block_size * padding->block_size;
@@ -89,17 +98,15 @@ static int64_t lay(bd_row_plan *plan, int64_t begin, int64_t end, int64_t used)
 {
     const bd_row_layout *layout = &plan->layout;
     while (begin < end && !plan->out_of_memory) {
-        piece p = {.begin = begin, .count = end - begin, .whole = true};
+        piece p = {.begin = begin, .count = end - begin};
         int64_t room = layout->length - used;
         if (used > 0 && (!layout->packing || (!layout->cut && slots_of(plan, p) > room))) {
             end_row(plan);
             used = 0;
             continue;
         }
-        if (p.count > room) {
-            p.count = room;
-            p.whole = false;
-        }
+        if (p.count > room)
+            p.count = room; // and with the row full no end tokens follow
         int64_t slots = slots_of(plan, p);
         add_piece(plan, p);
         used += slots < room ? slots : room;
@@ -190,12 +197,9 @@ void bd_row_plan_fill(const bd_row_plan *plan, int64_t row, bd_diffusion_batch *
     int64_t used = 0;
     for (int64_t i = row ? plan->ends[row - 1] : 0; i < plan->ends[row]; i++) {
         const piece *p = &plan->pieces[i];
-        bd_padding padding = plan->layout.padding;
-        if (!p->whole)
-            padding.policy = BD_PAD_NONE;
         used = bd_diffusion_batch_append(batch, slot, used, d->tokens + p->begin,
                                          d->completion ? d->completion + p->begin : NULL, p->count,
-                                         &padding);
+                                         &plan->layout.padding);
     }
     bd_diffusion_batch_pad(batch, slot, used, plan->layout.padding.pad_id);
 }

@@ -29,11 +29,14 @@ typedef struct {
 int64_t *bd_document_ends(const int32_t *tokens, int64_t token_count, int32_t end_id,
                           int64_t *count, bd_error *err);
 
+/* Of the tokens, how many are completion: 0 to 1. */
+double bd_completion_share(const bd_token_documents *documents);
+
 typedef struct {
-    int64_t length;     /* tokens a row */
-    bool packing;       /* as many documents in a row as fit */
-    bool cut;           /* a document that does not fit goes on in the next row, as a document of its
-                           own; false: it starts a new row, and loses what is beyond the row's end */
+    int64_t length; /* tokens a row */
+    bool packing;   /* as many documents in a row as fit */
+    bool cut;       /* a document that does not fit goes on in the next row, as a document of its
+                       own; false: it starts a new row, and loses what is beyond the row's end */
     bd_padding padding; /* "eos-in-loss" fills the row, so it does not go with packing */
 } bd_row_layout;
 

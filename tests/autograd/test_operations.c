@@ -378,11 +378,62 @@ static void vocabulary_loss(void **state)
     bd_arena_destroy(arena);
 }
 
+// --- elements, recurrences -----------------------------------------------------------------------
+
+static bd_value *build_elements(fixture *f, bd_tape *tape)
+{
+    bd_value *gate = bd_op_sigmoid(tape, f->leaf[0]);
+    return bd_op_multiply(tape, gate, bd_op_silu(tape, f->leaf[1]));
+}
+
+static void elements(void **state)
+{
+    (void)state;
+    for (int mask = 0; mask < 4; mask++) {
+        fixture f = {.build = build_elements};
+        for (int i = 0; i < 2; i++) {
+            fixture_operand(&f, 4, 5);
+            f.frozen_operand[i] = !(mask >> i & 1);
+        }
+        fixture_check(&f);
+    }
+}
+
+static bd_value *build_gru(fixture *f, bd_tape *tape)
+{
+    return bd_op_gru(tape, f->leaf[0], &f->parameter[0], 3, NULL);
+}
+
+static bd_value *build_memory(fixture *f, bd_tape *tape)
+{
+    return bd_op_gated_memory(tape, f->leaf[0], &f->parameter[0], &f->parameter[1], 3, NULL);
+}
+
+static void recurrences(void **state)
+{
+    (void)state;
+    for (int mask = 0; mask < 8; mask++) {
+        fixture f = {.build = build_gru};
+        fixture_operand(&f, 6, 12);
+        f.frozen_operand[0] = !(mask & 1);
+        fixture_parameter(&f, 12, 4, mask & 2);
+        fixture_check(&f);
+        f = (fixture){.build = build_memory};
+        fixture_operand(&f, 6, 5);
+        f.frozen_operand[0] = !(mask & 1);
+        fixture_parameter(&f, 9, 8, mask & 2);
+        fixture_parameter(&f, 0, 9, mask & 4);
+        fixture_check(&f);
+    }
+}
+
 int main(void)
 {
     bd_threads_set(1); // thousands of tiny runs
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear),
+        cmocka_unit_test(elements),
+        cmocka_unit_test(recurrences),
         cmocka_unit_test(linear_values),
         cmocka_unit_test(embedding),
         cmocka_unit_test(norm),

@@ -122,6 +122,78 @@ static void exact_without_a_choice(void **state)
     assert_true(counting.nats + 3 < got.nats);
 }
 
+static void enumeration_is_exact(void **state)
+{
+    (void)state;
+    bd_error err = {0};
+    const int32_t answer[LENGTH] = {0, 0, 1, 1, 1, 1, 1, 1, 0};
+    for (int64_t block = 1; block <= 4; block++)
+        for (int shifted = 0; shifted <= (block > 1); shifted++)
+            for (int marked = 0; marked < 2; marked++) {
+                bd_canvas canvas = canvas_of(shifted, block);
+                bd_likelihood_rows rows = {
+                    {1, LENGTH, NULL, segments}, tokens, marked ? answer : NULL};
+                bd_likelihood got;
+                check_ok(bd_likelihood_exact(shifted ? shifted_model : same_model, &canvas, &rows,
+                                             &got, arena, &err),
+                         err);
+                check_near(got.nats, exact(shifted, block, marked ? 2 : 0), 1e-5);
+                assert_int_equal(got.tokens, marked ? 6 : shifted ? 7 : 8);
+                assert_int_equal(got.passes, (1 << (shifted ? block - 1 : block)) - 1);
+                assert_true(got.standard_error == 0);
+            }
+    bd_canvas canvas = canvas_of(false, 16);
+    int32_t many[16] = {0};
+    bd_likelihood_rows rows = {{1, 16, NULL, NULL}, many, NULL};
+    bd_likelihood got;
+    check_refused(bd_likelihood_exact(same_model, &canvas, &rows, &got, arena, &err), err,
+                  "16 tokens to mask, at most 10");
+}
+
+/* Of 40 intervals of ten rounds each, at 95%, about 38 cover the exact value. */
+static void intervals_cover_the_exact_value(void **state)
+{
+    (void)state;
+    bd_error err = {0};
+    bd_canvas canvas = canvas_of(false, 3);
+    bd_likelihood_rows rows = {{1, LENGTH, NULL, segments}, tokens, NULL};
+    bd_likelihood want, got;
+    check_ok(bd_likelihood_exact(same_model, &canvas, &rows, &want, arena, &err), err);
+    const double student_t = 2.262;
+    int covered = 0;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        check_ok(bd_likelihood_bound(same_model, &canvas, &rows, 10, seed, &got, arena, &err), err);
+        assert_true(got.standard_error > 0);
+        covered += fabs(got.nats - want.nats) <= student_t * got.standard_error;
+    }
+    if (covered < 33)
+        fail_msg("%d of 40 intervals cover %.4f", covered, want.nats);
+}
+
+/* At level 1 the whole block is masked; at a quarter of four tokens one is. */
+static void loss_at_a_noise_level(void **state)
+{
+    (void)state;
+    bd_error err = {0};
+    bd_canvas canvas = canvas_of(false, 4);
+    bd_likelihood_rows rows = {{1, LENGTH, NULL, segments}, tokens, NULL};
+    bd_denoising all, one;
+    check_ok(bd_denoising_loss(same_model, &canvas, &rows, 1, 5, &all, arena, &err), err);
+    assert_int_equal(all.tokens, 8);
+    check_near(all.nats, set_loss(false, 4, 0, 15, false) + set_loss(false, 4, 4, 15, false), 1e-5);
+    check_ok(bd_denoising_loss(same_model, &canvas, &rows, .25, 5, &one, arena, &err), err);
+    assert_int_equal(one.tokens, 2);
+    bool found = false;
+    for (int first = 0; first < 4; first++)
+        for (int second = 0; second < 4; second++)
+            found |= fabs(one.nats - set_loss(false, 4, 0, 1u << first, false) -
+                          set_loss(false, 4, 4, 1u << second, false)) < 1e-4;
+    assert_true(found);
+    assert_true(one.correct >= 0 && one.correct <= 2);
+    check_refused(bd_denoising_loss(same_model, &canvas, &rows, 0, 5, &one, arena, &err), err,
+                  "noise level is 0");
+}
+
 static void rows_are_keyed(void **state)
 {
     (void)state;
@@ -152,9 +224,10 @@ int main(void)
     shifted_model = bd_model_open(GOLDEN "models/student_shift", BD_F32, &err);
     if (!same_model || !shifted_model)
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(estimates_the_bound),
-                                       cmocka_unit_test(exact_without_a_choice),
-                                       cmocka_unit_test(rows_are_keyed)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(estimates_the_bound),   cmocka_unit_test(exact_without_a_choice),
+        cmocka_unit_test(enumeration_is_exact),  cmocka_unit_test(intervals_cover_the_exact_value),
+        cmocka_unit_test(loss_at_a_noise_level), cmocka_unit_test(rows_are_keyed)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     bd_model_close(same_model);
     bd_model_close(shifted_model);

@@ -259,7 +259,7 @@ static void statistics_add_up(void **state)
     bd_generation_report r;
     assert_int_equal(bd_generate(d, prompt, 4, &g, out, &r, &err), NEW);
     int64_t passes = 0, tokens = 0, accepted = 0;
-    for (int i = 0; i <= BD_MOST_BLOCK; i++) {
+    for (int i = 0; i <= BD_MOST_PRODUCED; i++) {
         passes += r.produced[i];
         tokens += i * r.produced[i];
     }

@@ -304,6 +304,28 @@ static void tokens_of_spans(void **state)
     bd_conversation_free(&c);
     json_decref(request.messages);
     bd_chat_close(chat);
+
+    // Two spans in one token.
+    options.template_source =
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";
+    chat = bd_chat_open(tokenizer, &options, &err);
+    check_ok(chat != NULL, err);
+    request.messages = json_loads(
+        "[{\"role\": \"a\", \"content\": \"he\"}, {\"role\": \"a\", \"content\": \"llo\"}]", 0,
+        &where);
+    check_ok(bd_chat_render(chat, &request, &c, &err), err);
+    assert_int_equal(c.tokens.count, 1);
+    assert_int_equal(c.span_count, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(c.spans[i].message, i);
+        assert_int_equal(c.spans[i].token_begin, 0);
+        assert_int_equal(c.spans[i].token_end, 1);
+        assert_int_equal(c.spans[i].starts_inside_token, i);
+    }
+    assert_int_equal(c.completion_count, 1);
+    bd_conversation_free(&c);
+    json_decref(request.messages);
+    bd_chat_close(chat);
     bd_tokenizer_close(tokenizer);
 }
 

@@ -56,6 +56,21 @@ static void every_byte(void **state)
     bd_tokenizer_close(t);
 }
 
+// A pair whose right side grew in the meantime waits for the rank of what it has become: "a" and
+// "bc" come after "bc" and "d", though "a" and "b" came before.
+static void grown_pairs(void **state)
+{
+    (void)state;
+    small_parts p = small_default;
+    p.merges = "\"b c\", \"a b\", \"bc d\", \"a bc\"";
+    p.made = "bc ab bcd abc";
+    bd_tokenizer *t = small_tokenizer(&p);
+    check_tokens(t, "abcd", "a|bcd");
+    check_tokens(t, "abc", "abc");
+    check_tokens(t, "abab", "ab|ab");
+    bd_tokenizer_close(t);
+}
+
 static void whole_words(void **state)
 {
     (void)state;
@@ -410,13 +425,13 @@ static void threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merges_by_rank),   cmocka_unit_test(every_byte),
-        cmocka_unit_test(whole_words),      cmocka_unit_test(long_words),
-        cmocka_unit_test(repeated_words),   cmocka_unit_test(split_behaviors),
-        cmocka_unit_test(added_tokens),     cmocka_unit_test(special_as_text),
-        cmocka_unit_test(automatic_tokens), cmocka_unit_test(spans),
-        cmocka_unit_test(decoding),         cmocka_unit_test(stream_of_noise),
-        cmocka_unit_test(threads),
+        cmocka_unit_test(merges_by_rank),  cmocka_unit_test(every_byte),
+        cmocka_unit_test(grown_pairs),     cmocka_unit_test(whole_words),
+        cmocka_unit_test(long_words),      cmocka_unit_test(repeated_words),
+        cmocka_unit_test(split_behaviors), cmocka_unit_test(added_tokens),
+        cmocka_unit_test(special_as_text), cmocka_unit_test(automatic_tokens),
+        cmocka_unit_test(spans),           cmocka_unit_test(decoding),
+        cmocka_unit_test(stream_of_noise), cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
