@@ -1,12 +1,13 @@
 /* bench_attention - how close block-sparse attention comes to what the cores can do.
  *
- *     bench_attention [draft | lengths | decode | dense]        default: all; OMP_NUM_THREADS sets the threads
+ *     bench_attention [draft | lengths | decode | dense]        default: all; OMP_NUM_THREADS sets
+ * the threads
  *
- * Every sample is taken between two bursts of multiply-adds that touch no memory, on the same number of
- * threads; "%" is the median over the samples of (useful rate / burst rate), so a core that is busy with
- * something else slows both. With one thread, time is the processor time of the process. "Useful" counts
- * visible pairs only: 4 head_size operations a pair forward, 10 backward. BDLM_ISA picks the instruction
- * set.
+ * Every sample is taken between two bursts of multiply-adds that touch no memory, on the same
+ * number of threads; "%" is the median over the samples of (useful rate / burst rate), so a core
+ * that is busy with something else slows both. With one thread, time is the processor time of the
+ * process. "Useful" counts visible pairs only: 4 head_size operations a pair forward, 10 backward.
+ * BDLM_ISA picks the instruction set.
  */
 #include <math.h>
 #include <stdio.h>
@@ -36,7 +37,7 @@ static float *noise(bd_arena *arena, int64_t count)
     return x;
 }
 
-/* --- bursts ---------------------------------------------------------------------------------------- */
+/* --- bursts ---------------------------------------------------------------------------------- */
 
 enum { CHAINS = 12, ROUNDS = 20000 };
 
@@ -115,7 +116,7 @@ static double burst_rate(bd_dtype compute)
     return b.operations * bd_threads_count() / (now() - start);
 }
 
-/* --- one case -------------------------------------------------------------------------------------- */
+/* --- one case -------------------------------------------------------------------------------- */
 
 typedef struct {
     bd_attention a;
@@ -148,8 +149,8 @@ static void forward(bench_case *c, bd_arena *arena)
 
 static void backward(bench_case *c, bd_arena *arena)
 {
-    bd_attention_backward(&c->a, c->query, c->key, c->value, c->out, c->log_sum, c->d_out, c->d_query,
-                          c->d_key, c->d_value, NULL, arena);
+    bd_attention_backward(&c->a, c->query, c->key, c->value, c->out, c->log_sum, c->d_out,
+                          c->d_query, c->d_key, c->d_value, NULL, arena);
 }
 
 typedef void bench_run(bench_case *c, bd_arena *arena);
@@ -201,13 +202,14 @@ static void report(const char *name, bench_case *c, bd_arena *arena)
     double work = c->pairs * (double)(c->a.query_heads * c->a.head_size);
     outcome f = sample(forward, c, arena, 4 * work), b = sample(backward, c, arena, 10 * work);
     double together = 14 / (4 / f.share + 10 / b.share);
-    printf("%-36s %-5s %8.2f ms forward (%2.0f%%) %8.2f ms backward (%2.0f%%) %6.1f GFLOP/s useful, "
-           "%2.0f%% of burst\n",
-           name, c->a.compute == BD_BF16 ? "bf16" : "f32", f.best * 1e3, 100 * f.share, b.best * 1e3,
-           100 * b.share, 14 * work / (f.best + b.best) * 1e-9, 100 * together);
+    printf(
+        "%-36s %-5s %8.2f ms forward (%2.0f%%) %8.2f ms backward (%2.0f%%) %6.1f GFLOP/s useful, "
+        "%2.0f%% of burst\n",
+        name, c->a.compute == BD_BF16 ? "bf16" : "f32", f.best * 1e3, 100 * f.share, b.best * 1e3,
+        100 * b.share, 14 * work / (f.best + b.best) * 1e-9, 100 * together);
 }
 
-/* --- cases ----------------------------------------------------------------------------------------- */
+/* --- cases ----------------------------------------------------------------------------------- */
 
 /* 512 blocks of 8 over a context of 2048: what a drafter trains on. */
 static void bench_draft(bd_arena *arena, bd_dtype compute)
@@ -250,7 +252,7 @@ static void bench_lengths(bd_arena *arena, bd_dtype compute)
 /* One token or a few against a cache, as generation does it: microseconds a call. */
 static void bench_decode(bd_arena *arena, bd_dtype compute)
 {
-    static const int64_t shapes[][4] = {{1, 128, 4, 64}, {1, 1024, 8, 64}, {8, 1024, 8, 64},
+    static const int64_t shapes[][4] = {{1, 128, 4, 64},   {1, 1024, 8, 64},  {8, 1024, 8, 64},
                                         {16, 1024, 8, 64}, {1, 8192, 8, 128}, {8, 8192, 8, 128}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         size_t mark = bd_arena_mark(arena);
@@ -263,9 +265,10 @@ static void bench_decode(bd_arena *arena, bd_dtype compute)
         double t = best_time(forward, &c, arena, 0.1);
         c.log_sum = log_sum;
         double bytes = 8.0 * (double)(shapes[i][1] * shapes[i][2] * shapes[i][3]);
-        printf("%2d queries, %4d keys, %d x %3d       %-5s %9.2f us  %6.1f GB/s of keys and values\n",
-               (int)shapes[i][0], (int)shapes[i][1], (int)shapes[i][2], (int)shapes[i][3],
-               compute == BD_BF16 ? "bf16" : "f32", t * 1e6, bytes / t * 1e-9);
+        printf(
+            "%2d queries, %4d keys, %d x %3d       %-5s %9.2f us  %6.1f GB/s of keys and values\n",
+            (int)shapes[i][0], (int)shapes[i][1], (int)shapes[i][2], (int)shapes[i][3],
+            compute == BD_BF16 ? "bf16" : "f32", t * 1e6, bytes / t * 1e-9);
         bd_arena_release(arena, mark);
     }
 }
@@ -287,7 +290,8 @@ static void bench_dense(bd_arena *arena)
     rule.query_length = rule.key_length = 256;
     bench_case c = make_case(arena, &rule, 4, 64, BD_F32);
     double sparse = best_time(forward, &c, arena, 0.1) + best_time(backward, &c, arena, 0.1);
-    double dense = best_time(dense_forward, &c, arena, 0.1) + best_time(dense_backward, &c, arena, 0.1);
+    double dense =
+        best_time(dense_forward, &c, arena, 0.1) + best_time(dense_backward, &c, arena, 0.1);
     printf("dense float64 reference, L = 256: %.2f ms, sparse %.2f ms, ratio %.0f\n", dense * 1e3,
            sparse * 1e3, dense / sparse);
 }

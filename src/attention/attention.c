@@ -11,17 +11,17 @@
 static const bd_attention_forward_kernels *const forward_kernels[] = {BD_FOR_EACH_ISA(FORWARD)};
 static const bd_attention_backward_kernels *const backward_kernels[] = {BD_FOR_EACH_ISA(BACKWARD)};
 
-// Rows of the batch are taken together until their packed arrays reach about this many floats; more would
-// not run faster.
+// Rows of the batch are taken together until their packed arrays reach about this many floats.
 #define PACKED_FLOATS ((int64_t)64 << 20)
 // A call with fewer multiplications is over before another thread could wake up.
-#define WORTH_THREADS ((int64_t)32 << 10)
+#define WORTH_THREADS ((int64_t)64 << 10)
 // Units per key head up to which packing keys for all of them would not pay.
 enum { FEW_UNITS = 2 };
-// Tasks of the backward pass to aim at. A constant: the order of sums must not depend on the threads.
-enum { BACKWARD_TASKS = 32 };
+// Tasks of the backward pass to aim at, and tiles that are worth one, because each sums d_query for
+// itself. Constants: the order of sums must not depend on the threads.
+enum { BACKWARD_TASKS = 32, TASK_TILES = 4 };
 
-/* --- running tasks --------------------------------------------------------------------------------- */
+/* --- running tasks --------------------------------------------------------------------------- */
 
 typedef struct {
     const bd_attention_job *job;
@@ -40,8 +40,8 @@ static void run_task(void *context, int64_t task)
     list->run(list->job, head / list->heads, head % list->heads, index);
 }
 
-// For every (row of the batch, group of key heads, index < count). Later units have more keys in causal rows:
-// `backwards` starts with them, so that no thread is left alone with a long one.
+// For every (row of the batch, group of key heads, index < count). Later units have more keys in
+// causal rows: `backwards` starts with them, so that no thread is left alone with a long one.
 static void run_all(const bd_attention_job *job, bd_attention_task *run, int64_t heads_at_once,
                     int64_t count, bool backwards)
 {
@@ -58,14 +58,15 @@ static void run_all(const bd_attention_job *job, bd_attention_task *run, int64_t
     bd_parallel(tasks, run_task, &list);
 }
 
-/* --- jobs ------------------------------------------------------------------------------------------ */
+/* --- jobs ------------------------------------------------------------------------------------ */
 
 static bd_attention_job start_job(const bd_attention *a, int64_t first_row, int64_t rows,
                                   const float *query, const float *key, const float *value,
                                   bd_arena *scratch)
 {
     bd_attention_job job = {.a = a, .first_row = first_row, .rows_of_batch = rows};
-    job.plan = bd_attention_plan_make(a->rule, first_row, rows, a->query_heads / a->key_heads, scratch);
+    job.plan =
+        bd_attention_plan_make(a->rule, first_row, rows, a->query_heads / a->key_heads, scratch);
     job.words = a->compute == BD_F32 ? BD_WORDS_F32 : forward_kernels[bd_isa()]->bf16_words;
     job.score_unit = (float)((double)a->scale * M_LOG2E);
     job.width = (a->head_size + BD_HEAD_PAD - 1) / BD_HEAD_PAD * BD_HEAD_PAD;
@@ -98,15 +99,15 @@ static void check_shape(const bd_attention *a)
     (void)a;
 }
 
-/* --- forward --------------------------------------------------------------------------------------- */
+/* --- forward --------------------------------------------------------------------------------- */
 
 // Tiles of this many numbers of keys, and as many of values, stay in the second-level cache.
 enum { TILE_NUMBERS = 64 << 10 };
 // Keys and values up to this many numbers are probably in a cache already.
 enum { CACHED_NUMBERS = 128 << 10 };
 
-// Keys and values are read once, where they lie. Neighbouring heads lie side by side: a task takes as many as
-// its space, the cache and the number of threads allow. Results do not depend on it.
+// Keys and values are read once, where they lie. Neighbouring heads lie side by side: a task takes
+// as many as its space, the cache and the number of threads allow. Results do not depend on it.
 static void read_in_place(bd_attention_job *job)
 {
     const bd_attention *a = job->a;
@@ -151,7 +152,7 @@ void bd_attention_forward(const bd_attention *a, const float *query, const float
     }
 }
 
-/* --- backward -------------------------------------------------------------------------------------- */
+/* --- backward -------------------------------------------------------------------------------- */
 
 static void allocate_backward(bd_attention_job *job, bd_arena *scratch)
 {
@@ -171,9 +172,9 @@ static void allocate_backward(bd_attention_job *job, bd_arena *scratch)
     job->row_factor = bd_arena_floats(scratch, heads * job->padded_rows);
     job->row_delta = bd_arena_floats(scratch, heads * job->padded_rows);
     int64_t all_heads = job->a->batch * job->a->key_heads;
+    int64_t most = (job->plan.tiles + TASK_TILES - 1) / TASK_TILES;
     job->chunks = (BACKWARD_TASKS + all_heads - 1) / all_heads;
-    if (job->chunks > job->plan.tiles)
-        job->chunks = job->plan.tiles;
+    job->chunks = job->chunks < most ? job->chunks : most;
     job->d_query_parts =
         bd_arena_floats(scratch, job->chunks * heads * job->padded_rows * job->width);
 }
@@ -185,9 +186,10 @@ static void add_sink_gradient(const bd_attention_job *job, double *d_sink)
     int64_t group = job->plan.group;
     for (int64_t head = 0; head < a->query_heads; head++)
         for (int64_t b = 0; b < job->rows_of_batch; b++) {
-            const float *log_sum =
-                job->log_sum + ((job->first_row + b) * a->query_heads + head) * a->rule->query_length;
-            const float *delta = job->row_delta + bd_job_head(job, b, head / group) * job->padded_rows;
+            int64_t line = (job->first_row + b) * a->query_heads + head;
+            const float *log_sum = job->saved_log_sum + line * a->rule->query_length;
+            const float *delta =
+                job->row_delta + bd_job_head(job, b, head / group) * job->padded_rows;
             for (int64_t q = 0; q < a->rule->query_length; q++)
                 if (log_sum[q] != -INFINITY)
                     d_sink[head] -= exp((double)a->sink[head] - (double)log_sum[q]) *
@@ -207,13 +209,13 @@ void bd_attention_backward(const bd_attention *a, const float *query, const floa
     for (int64_t head = 0; head < a->query_heads; head++)
         sink_sums[head] = 0;
     size_t mark = bd_arena_mark(scratch);
-    int64_t step = rows_at_once(a, 3 * a->head_size * (a->rule->key_length * a->key_heads +
-                                                       a->rule->query_length * a->query_heads));
+    int64_t keys = a->rule->key_length * a->key_heads, queries = a->rule->query_length;
+    int64_t step = rows_at_once(a, 3 * a->head_size * (keys + queries * a->query_heads));
     for (int64_t first = 0; first < a->batch; first += step) {
         int64_t rows = a->batch - first < step ? a->batch - first : step;
         bd_attention_job job = start_job(a, first, rows, query, key, value, scratch);
-        job.out = (float *)out; // read only here
-        job.log_sum = (float *)log_sum;
+        job.saved_out = out;
+        job.saved_log_sum = log_sum;
         job.d_out = d_out;
         job.d_query = d_query;
         job.d_key = d_key;

@@ -6,9 +6,9 @@
 
 #include "base/threads.h"
 
-/* The reference: for each query and head, one row of scores over all keys, in float64, each pair asked
- * of the rule. It shares nothing with the sparse kernels but that rule. One task is one key head of one
- * row of the batch; inside it everything runs in order of heads, queries, keys. */
+/* The reference: for each query and head, one row of scores over all keys, in float64, each pair
+ * asked of the rule. It shares nothing with the sparse kernels but that rule. One task is one key
+ * head of one row of the batch; inside it everything runs in order of heads, queries, keys. */
 
 typedef struct {
     const bd_attention *a;
@@ -58,8 +58,8 @@ static double dot(const bd_attention *a, const float *x, const float *y)
     return sum;
 }
 
-/* p[k] = the probability of key k for this query, 0 where hidden; *sink gets the sink's. Returns the
- * logsumexp of the visible scores and the sink, -inf when nothing is visible. */
+/* p[k] = the probability of key k for this query, 0 where hidden; *sink gets the sink's. Returns
+ * the logsumexp of the visible scores and the sink, -inf when nothing is visible. */
 static double probabilities(const bd_attention *a, const dense_task *t, int64_t head, int64_t q,
                             const float *query, double *p, double *sink)
 {
@@ -115,7 +115,8 @@ static void forward_task(void *context, int64_t task)
 }
 
 /* With go = d_out[q]: d_value[k] += p[k] go, d p[k] = <go, v[k]>, d score[k] = p[k] (d p[k] - sum_j
- * p[j] d p[j]), and from it d_query and d_key. Returns what the query adds to the sink's gradient. */
+ * p[j] d p[j]), and from it d_query and d_key. Returns what the query adds to the sink's gradient.
+ */
 static double backward_row(const dense_job *job, const dense_task *t, int64_t head, int64_t q,
                            double *p, double *slope, double *d_key, double *d_value)
 {

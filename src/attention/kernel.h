@@ -1,13 +1,14 @@
 /* kernel.h - what one instruction set does for attention.c.
  *
- * Operands of the products are kept in words of 4 bytes: one multiply step eats one word of each side.
+ * Operands of the products are kept in words of 4 bytes: one multiply step eats one word of each
+ * side.
  *
  *     BD_WORDS_F32      a float
  *     BD_WORDS_ROUNDED  a float rounded to bf16
  *     BD_WORDS_PAIRS    two bf16 numbers that are neighbours along the summed dimension
  *
- * All arrays of a job cover rows first_row .. of the batch; b below counts from there. "Row" alone is a
- * query row of one key head: (query, head of the group), see plan.h.
+ * All arrays of a job cover rows first_row .. of the batch; b below counts from there. "Row" alone
+ * is a query row of one key head: (query, head of the group), see plan.h.
  */
 #ifndef BD_ATTENTION_KERNEL_H
 #define BD_ATTENTION_KERNEL_H
@@ -21,10 +22,10 @@ typedef enum { BD_WORDS_F32, BD_WORDS_ROUNDED, BD_WORDS_PAIRS } bd_words;
 typedef uint32_t bd_word __attribute__((may_alias));
 
 enum {
-    BD_HEAD_PAD = 16,  /* packed heads are zero beyond head_size up to a multiple of this */
-    BD_ROW_GROUP = 8,  /* rows that are computed together */
-    /* Most that one forward task holds, over all its heads: groups of rows, and numbers in their padded
-     * heads. */
+    BD_HEAD_PAD = 16, /* packed heads are zero beyond head_size up to a multiple of this */
+    BD_ROW_GROUP = 8, /* rows that are computed together */
+    /* Most that one forward task holds, over all its heads: groups of rows, and numbers in their
+     * padded heads. */
     BD_MOST_GROUPS = 16,
     BD_MOST_SLOT_NUMBERS = BD_UNIT_ROWS * BD_MOST_HEAD_SIZE,
 };
@@ -33,7 +34,7 @@ typedef struct {
     const bd_attention *a;
     bd_attention_plan plan;
     bd_words words;
-    float score_unit;   /* scale * log2(e): turns a product into a score in powers of two */
+    float score_unit; /* scale * log2(e): turns a product into a score in powers of two */
     int64_t first_row, rows_of_batch; /* of the batch, in this job */
     int64_t width;      /* head_size rounded up to BD_HEAD_PAD: numbers in a padded head */
     int64_t head_steps; /* words of a head along head_size */
@@ -48,17 +49,17 @@ typedef struct {
      * value_rows    [batch, key_heads, tiles, words of BD_KEY_TILE keys, width] */
     bd_word *key_columns, *value_rows;
 
-    /* The backward pass needs both the other way round as well, and the rows of queries and d_out as
-     * left operands (row_words each) and as right operands (summed over rows: the same array when a word
-     * is a float). */
+    /* The backward pass needs both the other way round as well, and the rows of queries and d_out
+     * as left operands (row_words each) and as right operands (summed over rows: the same array
+     * when a word is a float). */
     bd_word *value_columns, *key_rows;
-    const float *d_out;
-    int64_t padded_rows; /* plan.units * BD_UNIT_ROWS */
+    const float *saved_out, *saved_log_sum, *d_out;
+    int64_t padded_rows;                /* plan.units * BD_UNIT_ROWS */
     bd_word *query_left, *d_out_left;   /* [batch, key_heads, padded_rows, row_words] */
     bd_word *query_right, *d_out_right; /* [batch, key_heads, words of padded_rows, width] */
-    float *row_shift, *row_factor; /* [batch, key_heads, padded_rows]: exp(-log_sum) = 2^-shift * factor */
-    float *row_delta;              /* the same shape: <d_out, out> */
-    int64_t chunks;     /* tiles c, c + chunks, c + 2 chunks ... are one task */
+    /* [batch, key_heads, padded_rows]: exp(-log_sum) = 2^-shift * factor, delta = <d_out, out>. */
+    float *row_shift, *row_factor, *row_delta;
+    int64_t chunks;       /* tiles c, c + chunks, c + 2 chunks ... are one task */
     float *d_query_parts; /* [chunks, batch, key_heads, padded_rows, width] */
     float *d_query, *d_key, *d_value;
 } bd_attention_job;
@@ -87,16 +88,23 @@ typedef void bd_attention_task(const bd_attention_job *job, int64_t b, int64_t k
                                int64_t index);
 
 typedef struct {
-    bd_words bf16_words;             /* what a product with inputs rounded to bf16 works on */
-    bd_attention_task *pack_tile;    /* fills key_columns and value_rows of a tile */
-    bd_attention_task *forward_unit; /* out and log_sum of a unit; `key_head` counts heads_at_once */
+    /* What a product with inputs rounded to bf16 works on. */
+    bd_words bf16_words;
+    /* Fills key_columns and value_rows of a tile. */
+    bd_attention_task *pack_tile;
+    /* Writes out and log_sum of a unit; heads are counted heads_at_once at a time. */
+    bd_attention_task *forward_unit;
 } bd_attention_forward_kernels;
 
 typedef struct {
-    bd_attention_task *pack_tile;      /* fills key_columns, value_columns and key_rows of a tile */
-    bd_attention_task *prepare_unit;   /* fills query_*, d_out_* and row_* of a unit */
-    bd_attention_task *backward_chunk; /* d_key and d_value of a chunk's tiles, and its d_query_parts */
-    bd_attention_task *finish_unit;    /* adds the d_query_parts of a unit to d_query */
+    /* Fills key_columns, value_columns and key_rows of a tile. */
+    bd_attention_task *pack_tile;
+    /* Fills query_*, d_out_* and row_* of a unit. */
+    bd_attention_task *prepare_unit;
+    /* Adds to d_key and d_value of a chunk's tiles, and writes its d_query_parts. */
+    bd_attention_task *backward_chunk;
+    /* Adds the d_query_parts of a unit to d_query. */
+    bd_attention_task *finish_unit;
 } bd_attention_backward_kernels;
 
 #define BD_DECLARE_ATTENTION(level)                                                                \

@@ -57,8 +57,8 @@ static void fill_masks(void *context, int64_t task)
     }
 }
 
-bd_attention_plan bd_attention_plan_make(const bd_visibility *rule, int64_t first_row, int64_t batch,
-                                         int64_t group, bd_arena *arena)
+bd_attention_plan bd_attention_plan_make(const bd_visibility *rule, int64_t first_row,
+                                         int64_t batch, int64_t group, bd_arena *arena)
 {
     bd_attention_plan plan = {.group = group, .rows = rule->query_length * group};
     plan.units = (plan.rows + BD_UNIT_ROWS - 1) / BD_UNIT_ROWS;

@@ -1,9 +1,9 @@
 /* plan.h - which tiles one attention call walks, decided once and shared by all heads.
  *
- * Query rows of one key head are (query, head of the group) pairs in that order; BD_UNIT_ROWS of them
- * make a unit, the piece of work of one task. Keys are cut into tiles of BD_KEY_TILE at absolute
- * multiples. For every (unit, tile) the plan says whether to skip it, to take it whole, or which keys
- * each query of the unit sees in it.
+ * Query rows of one key head are (query, head of the group) pairs in that order; BD_UNIT_ROWS of
+ * them make a unit, the piece of work of one task. Keys are cut into tiles of BD_KEY_TILE at
+ * absolute multiples. For every (unit, tile) the plan says whether to skip it, to take it whole, or
+ * which keys each query of the unit sees in it.
  */
 #ifndef BD_ATTENTION_PLAN_H
 #define BD_ATTENTION_PLAN_H
@@ -25,8 +25,8 @@ typedef struct {
 } bd_attention_plan;
 
 /* The plan for rows first_row .. first_row + batch - 1 of the rule. Lives in the arena. */
-bd_attention_plan bd_attention_plan_make(const bd_visibility *rule, int64_t first_row, int64_t batch,
-                                         int64_t group, bd_arena *arena);
+bd_attention_plan bd_attention_plan_make(const bd_visibility *rule, int64_t first_row,
+                                         int64_t batch, int64_t group, bd_arena *arena);
 
 static inline const int32_t *bd_attention_plan_marks(const bd_attention_plan *plan, int64_t b,
                                                      int64_t unit)

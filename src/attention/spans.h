@@ -1,10 +1,10 @@
 /* spans.h - the visibility rule in the form kernels walk it.
  *
- * Under every rule the keys a query sees are one interval of coordinates per group of keys, cut down to
- * the query's own document. Causal and block-diffusion rows have one group; a doubled row has two, the
- * noisy and the clean half; a draft row has two, the context and the block keys. Everything else (may
- * q read k, the class of a tile, the bit mask of a tile) follows from these intervals, which
- * bd_visibility_span alone computes.
+ * Under every rule the keys a query sees are one interval of coordinates per group of keys, cut
+ * down to the query's own document. Causal and block-diffusion rows have one group; a doubled row
+ * has two, the noisy and the clean half; a draft row has two, the context and the block keys.
+ * Everything else (may q read k, the class of a tile, the bit mask of a tile) follows from these
+ * intervals, which bd_visibility_span alone computes.
  */
 #ifndef BD_ATTENTION_SPANS_H
 #define BD_ATTENTION_SPANS_H
@@ -21,7 +21,8 @@ typedef struct {
 
 bd_span bd_visibility_span(const bd_visibility *rule, int64_t b, int64_t q);
 
-/* Bit i: does a query with this span see key first_key + i? For i < count <= 64; other bits are 0. */
+/* Bit i: does a query with this span see key first_key + i? For i < count <= 64; other bits are 0.
+ */
 uint64_t bd_visibility_mask(const bd_visibility *rule, int64_t b, const bd_span *span,
                             int64_t first_key, int64_t count);
 

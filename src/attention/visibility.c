@@ -15,7 +15,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* --- the rule -------------------------------------------------------------------------------------- */
+/* --- the rule -------------------------------------------------------------------------------- */
 
 // The first key of group 1.
 static int64_t group_border(const bd_visibility *rule)
@@ -135,7 +135,7 @@ int64_t bd_visibility_count(const bd_visibility *rule, int64_t b)
     return count;
 }
 
-/* --- masks ----------------------------------------------------------------------------------------- */
+/* --- masks ----------------------------------------------------------------------------------- */
 
 // Bits [begin, end) of a word, both cut to 0 .. 64.
 static uint64_t bit_run(int64_t begin, int64_t end)
@@ -166,8 +166,8 @@ uint64_t bd_visibility_mask(const bd_visibility *rule, int64_t b, const bd_span 
             return 0;
         const bd_range *seen = span->seen;
         uint64_t low = bit_run(moved(seen[0].begin, -first_key), seen[0].end - first_key);
-        uint64_t high = bit_run(moved(seen[1].begin, border - first_key),
-                                seen[1].end + border - first_key);
+        uint64_t high =
+            bit_run(moved(seen[1].begin, border - first_key), seen[1].end + border - first_key);
         uint64_t first_group = bit_run(0, border - first_key);
         return ((low & first_group) | (high & ~first_group)) & bit_run(0, count);
     }
@@ -182,7 +182,7 @@ uint64_t bd_visibility_mask(const bd_visibility *rule, int64_t b, const bd_span 
     return mask;
 }
 
-/* --- classes of tiles ------------------------------------------------------------------------------ */
+/* --- classes of tiles ------------------------------------------------------------------------ */
 
 static const bd_range nowhere = {INT64_MAX, INT64_MIN}, everywhere = {INT64_MIN, INT64_MAX};
 
@@ -233,7 +233,8 @@ bd_key_hull bd_visibility_key_hull(const bd_visibility *rule, int64_t b, bd_rang
 {
     const int32_t *positions = key_positions(rule, b), *segments = key_segments(rule, b);
     int64_t border = group_border(rule);
-    bd_key_hull hull = {.coordinates = {nowhere, nowhere}, .lowest_segment = 1, .highest_segment = 0};
+    bd_key_hull hull = {
+        .coordinates = {nowhere, nowhere}, .lowest_segment = 1, .highest_segment = 0};
     if (k.begin >= k.end)
         return hull;
     if (!positions) {

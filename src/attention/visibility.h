@@ -4,7 +4,8 @@
  * (row b, index k)? Training masks, generation masks, the tile classes of the sparse kernel and the
  * pictures of `bdlm mask` are all evaluations of bd_visibility_allows().
  *
- *     bd_visibility rule = {.kind = BD_BLOCK_DIFFUSION, .query_length = L, .key_length = L, .block_size = 4};
+ *     bd_visibility rule = {.kind = BD_BLOCK_DIFFUSION, .block_size = 4};
+ *     rule.query_length = rule.key_length = L;
  *     if (bd_visibility_allows(&rule, 0, q, k)) ...
  */
 #ifndef BD_ATTENTION_VISIBILITY_H
@@ -22,31 +23,34 @@ typedef enum {
 
 /* Where each drafted block starts, and whether it is used. */
 typedef struct {
-    int64_t blocks;         /* N per row */
-    const int32_t *anchor;  /* [B, N] */
-    const uint8_t *keep;    /* [B, N] */
+    int64_t blocks;        /* N per row */
+    const int32_t *anchor; /* [B, N] */
+    const uint8_t *keep;   /* [B, N] */
 } bd_anchors;
 
 typedef struct {
     bd_visibility_kind kind;
-    int64_t query_length, key_length; /* per row; BD_DRAFT: N*block_size and context_length + N*block_size */
-    int64_t block_size;               /* tokens per block (all kinds but BD_CAUSAL) */
-    /* Logical positions. NULL: query q has position query_offset + q, key k has position k. */
+    int64_t query_length; /* per row; BD_DRAFT: N * block_size */
+    int64_t key_length;   /* per row; BD_DRAFT: context_length + N * block_size */
+    int64_t block_size;   /* tokens per block (all kinds but BD_CAUSAL) */
+    /* Logical positions. NULL: query q has position query_offset + q, key k has position k (in a
+     * doubled row, the index within its half; BD_DRAFT goes by indices alone). */
     int64_t query_offset;
-    const int32_t *query_position;    /* [B, query_length] */
-    const int32_t *key_position;      /* [B, key_length] */
-    /* Document numbers; 0 (padding) and negative ones are neither seen nor see (decision 1). NULL: one. */
-    const int32_t *query_segment;     /* [B, query_length] */
-    const int32_t *key_segment;       /* [B, key_length] */
-    int64_t window;                   /* BD_CAUSAL, BD_DRAFT: how far a query looks back; 0: all */
+    const int32_t *query_position; /* [B, query_length] */
+    const int32_t *key_position;   /* [B, key_length] */
+    /* Document numbers; 0 (padding) and negative ones are neither seen nor see (decision 1).
+     * NULL: all are document 1. */
+    const int32_t *query_segment; /* [B, query_length] */
+    const int32_t *key_segment;   /* [B, key_length] */
+    int64_t window;               /* BD_CAUSAL, BD_DRAFT: how far a query looks back; 0: all */
     /* BD_DRAFT only. */
-    int64_t context_length;           /* S: keys below it are context, the rest are block keys */
+    int64_t context_length; /* S: keys below it are context, the rest are block keys */
     const bd_anchors *anchors;
     bool causal_in_block;
 } bd_visibility;
 
-/* May query q read key k in row b? Reads nothing but the rule; any order, any thread. For BD_DRAFT a
- * query index past the last block (a row that pads a tile) reads the last block's anchor. */
+/* May query q read key k in row b? Reads nothing but the rule; any order, any thread. For BD_DRAFT
+ * a query index past the last block (a row that pads a tile) reads the last block's anchor. */
 bool bd_visibility_allows(const bd_visibility *rule, int64_t b, int64_t q, int64_t k);
 
 typedef struct {

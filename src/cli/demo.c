@@ -1,5 +1,6 @@
-/* bdlm demo - the whole story in minutes: real text, a tokenizer, a causal target, a drafter for it, and
- * the same text generated with and without the drafter. Every step is a command a user can type. */
+/* bdlm demo - the whole story in minutes: real text, a tokenizer, a causal target, a drafter for
+ * it, and the same text generated with and without the drafter. Every step is a command a user can
+ * type. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 
 typedef struct {
     const char *out, *text;
-    int64_t megabytes, target_steps, draft_steps, prompts;
+    int64_t megabytes, target_steps, draft_steps, prompts, regenerated;
     json_t *table; /* [label, value] rows of the last page */
 } demo;
 
@@ -32,32 +33,38 @@ static const char *at(const demo *d, const char *name)
     return path;
 }
 
-// --- text ----------------------------------------------------------------------------------------------------
+// --- text
+// ----------------------------------------------------------------------------------------------------
 
-/* The first megabytes of the dictionary for training; from what follows, the openings of entries as
- * prompts that nothing was trained on. */
+enum { OPENING = 160 }; // bytes of an entry that make a prompt
+
+/* One line {"turns": [...]} with the opening of an entry; false: the entry is too short for one. */
+static bool write_prompt(bd_writer *out, const bd_document *entry)
+{
+    if (entry->size < 3 * OPENING)
+        return false;
+    size_t cut = OPENING;
+    while (cut > 0 && entry->text[cut] != ' ')
+        cut--;
+    json_t *line = json_pack("{s:[s%]}", "turns", entry->text, cut);
+    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
+    if (text)
+        bd_writer_print(out, "%s\n", text);
+    json_decref(line);
+    free(text);
+    return text != NULL;
+}
+
+/* Prompts that nothing was trained on: from the entries behind the training text. */
 static bool write_prompts(const demo *d, bd_documents *documents, bd_error *err)
 {
-    enum { OPENING = 160 };
     bd_document entry;
     int64_t written = 0;
     int got = 1;
     bd_writer *out = bd_writer_open(at(d, "prompts.jsonl"), err);
-    while (out && written < d->prompts && (got = bd_documents_next(documents, &entry, err)) > 0) {
-        if (entry.size < 3 * OPENING || entry.number % 7 != 0)
-            continue;
-        size_t cut = OPENING;
-        while (cut > 0 && entry.text[cut] != ' ')
-            cut--;
-        json_t *line = json_pack("{s:[s%]}", "turns", entry.text, cut);
-        char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
-        if (text) {
-            bd_writer_print(out, "%s\n", text);
-            written++;
-        }
-        free(text);
-        json_decref(line);
-    }
+    while (out && written < d->prompts && (got = bd_documents_next(documents, &entry, err)) > 0)
+        if (entry.number % 7 == 0)
+            written += write_prompt(out, &entry);
     if (got < 0 || !out) {
         bd_writer_abandon(out);
         return false;
@@ -68,31 +75,46 @@ static bool write_prompts(const demo *d, bd_documents *documents, bd_error *err)
 static bool write_text(const demo *d, bd_error *err)
 {
     const char *files[] = {d->text};
-    bd_documents *documents = bd_documents_open(files, 1, (bd_document_options){.entries = true, .replace = true}, err);
+    bd_documents *documents =
+        bd_documents_open(files, 1, (bd_document_options){.entries = true, .replace = true}, err);
     bd_writer *out = documents ? bd_writer_open(at(d, "train.txt"), err) : NULL;
+    bd_writer *openings = out ? bd_writer_open(at(d, "openings.jsonl"), err) : NULL;
     bd_document entry;
-    int64_t bytes = 0;
+    int64_t bytes = 0, opened = 0, number = 0;
     int got = 1;
-    while (out && bytes < d->megabytes * 1000000 && (got = bd_documents_next(documents, &entry, err)) > 0) {
-        // The preface and licence of the dictionary come first; definitions are what is to be learnt.
+    while (openings && bytes < d->megabytes * 1000000 &&
+           (got = bd_documents_next(documents, &entry, err)) > 0) {
+        // The preface and licence of the dictionary come first; definitions are what is to be
+        // learnt.
         if (entry.number < 200)
             continue;
         bd_writer_write(out, entry.text, entry.size);
         bd_writer_write(out, "\n\n", 2);
         bytes += (int64_t)entry.size + 2;
+        // Openings spread over the whole text, for the target to continue in its own words.
+        if (number++ % 16 == 0 && opened < d->regenerated)
+            opened += write_prompt(openings, &entry);
     }
-    bool ok = got > 0 && out && bd_writer_commit(out, err);
-    if (!ok && got == 0)
+    bool ok = got > 0 && openings;
+    if (got == 0)
         bd_fail(err, "%s: less than %lld MB of text", d->text, (long long)d->megabytes);
+    if (!ok) {
+        bd_writer_abandon(openings);
+        bd_writer_abandon(out);
+    } else {
+        bool both = bd_writer_commit(openings, err);
+        ok = bd_writer_commit(out, err) && both;
+    }
     ok = ok && write_prompts(d, documents, err);
     bd_documents_close(documents);
     if (ok)
-        fprintf(stderr, "text: %.1f MB for training, %lld prompts from later entries\n", (double)bytes / 1e6,
-                (long long)d->prompts);
+        fprintf(stderr, "text: %.1f MB for training, %lld prompts from later entries\n",
+                (double)bytes / 1e6, (long long)d->prompts);
     return ok;
 }
 
-// --- steps ---------------------------------------------------------------------------------------------------
+// --- steps
+// ---------------------------------------------------------------------------------------------------
 
 /* Show the command line, then run it. */
 static bool run(bd_command_function *command, const char *const *words, bd_error *err)
@@ -117,7 +139,8 @@ static bool run(bd_command_function *command, const char *const *words, bd_error
 }
 
 /* The same with standard output in a file. */
-static bool run_into(const char *path, bd_command_function *command, const char *const *words, bd_error *err)
+static bool run_into(const char *path, bd_command_function *command, const char *const *words,
+                     bd_error *err)
 {
     fflush(stdout);
     int saved = dup(1);
@@ -137,41 +160,128 @@ static bool train_target(const demo *d, bd_error *err)
 {
     char steps[32];
     snprintf(steps, sizeof steps, "%lld", (long long)d->target_steps);
-    const char *const words[] = {"pretrain", "--train-files", at(d, "train.txt"), "--tokenizer", at(d, "tokenizer"),
-                                 "--out", at(d, "target"), "--hidden-size", "256", "--num-hidden-layers", "8",
-                                 "--num-attention-heads", "4", "--num-key-value-heads", "2", "--intermediate-size",
-                                 "640", "--max-position-embeddings", "1024", "--sequence-length", "256",
-                                 "--batch-size", "8", "--max-steps", steps, "--lr", "2e-3", "--warmup-ratio", "0.05",
-                                 "--schedule", "cosine", "--final-lr-fraction", "0.05", "--weight-decay", "0.1",
-                                 "--adam-b2", "0.98", "--dtype", "bf16", NULL};
+    const char *const words[] = {"pretrain",
+                                 "--train-files",
+                                 at(d, "train.txt"),
+                                 "--tokenizer",
+                                 at(d, "tokenizer"),
+                                 "--out",
+                                 at(d, "target"),
+                                 "--hidden-size",
+                                 "256",
+                                 "--num-hidden-layers",
+                                 "8",
+                                 "--num-attention-heads",
+                                 "4",
+                                 "--num-key-value-heads",
+                                 "2",
+                                 "--intermediate-size",
+                                 "640",
+                                 "--max-position-embeddings",
+                                 "1024",
+                                 "--sequence-length",
+                                 "256",
+                                 "--batch-size",
+                                 "8",
+                                 "--max-steps",
+                                 steps,
+                                 "--lr",
+                                 "2e-3",
+                                 "--warmup-ratio",
+                                 "0.05",
+                                 "--schedule",
+                                 "cosine",
+                                 "--final-lr-fraction",
+                                 "0.05",
+                                 "--weight-decay",
+                                 "0.1",
+                                 "--adam-b2",
+                                 "0.98",
+                                 "--dtype",
+                                 "bf16",
+                                 NULL};
     return run(bd_command_pretrain, words, err);
+}
+
+/* The drafter learns from text that the target writes, because that is what it will draft: the
+ * target's own continuations of openings from the training text. */
+static bool regenerate(const demo *d, bd_error *err)
+{
+    const char *const words[] = {
+        "generate", "--model", at(d, "target/latest"), "--prompts", at(d, "openings.jsonl"),
+        "--tokens", "192",     "--ignore-eos",         NULL};
+    return run_into(at(d, "written.txt"), bd_command_generate, words, err);
 }
 
 static bool train_draft(const demo *d, bd_error *err)
 {
     char steps[32];
     snprintf(steps, sizeof steps, "%lld", (long long)d->draft_steps);
-    const char *const words[] = {"draft", "train", "--path", at(d, "target/latest"), "--train-files",
-                                 at(d, "train.txt"), "--out", at(d, "draft"), "--num-hidden-layers", "2",
-                                 "--num-attention-heads", "4", "--num-key-value-heads", "2", "--head-dim", "64",
-                                 "--intermediate-size", "640", "--block-size", "8", "--num-anchors", "48",
-                                 "--sequence-length", "256", "--batch-size", "8", "--max-steps", steps, "--lr", "2e-3",
-                                 "--warmup-ratio", "0.05", "--schedule", "cosine", "--final-lr-fraction", "0.05",
-                                 "--dtype", "bf16", NULL};
+    const char *const words[] = {"draft",
+                                 "train",
+                                 "--path",
+                                 at(d, "target/latest"),
+                                 "--train-files",
+                                 at(d, "written.txt"),
+                                 "--out",
+                                 at(d, "draft"),
+                                 "--num-hidden-layers",
+                                 "2",
+                                 "--num-attention-heads",
+                                 "4",
+                                 "--num-key-value-heads",
+                                 "2",
+                                 "--head-dim",
+                                 "64",
+                                 "--intermediate-size",
+                                 "640",
+                                 "--block-size",
+                                 "8",
+                                 "--num-anchors",
+                                 "48",
+                                 "--sequence-length",
+                                 "256",
+                                 "--batch-size",
+                                 "8",
+                                 "--max-steps",
+                                 steps,
+                                 "--lr",
+                                 "2e-3",
+                                 "--warmup-ratio",
+                                 "0.05",
+                                 "--schedule",
+                                 "cosine",
+                                 "--final-lr-fraction",
+                                 "0.05",
+                                 "--dtype",
+                                 "bf16",
+                                 NULL};
     return run(bd_command_draft_train, words, err);
 }
 
 static bool compare(const demo *d, bd_error *err)
 {
-    const char *const words[] = {"generate", "--model", at(d, "target/latest"), "--draft", at(d, "draft/latest"),
-                                 "--prompts", at(d, "prompts.jsonl"), "--tokens", "192", "--ignore-eos", "--compare",
-                                 "--json", NULL};
+    const char *const words[] = {"generate",
+                                 "--model",
+                                 at(d, "target/latest"),
+                                 "--draft",
+                                 at(d, "draft/latest"),
+                                 "--prompts",
+                                 at(d, "prompts.jsonl"),
+                                 "--tokens",
+                                 "192",
+                                 "--ignore-eos",
+                                 "--compare",
+                                 "--json",
+                                 NULL};
     return run_into(at(d, "compare.json"), bd_command_generate, words, err);
 }
 
-// --- the table -----------------------------------------------------------------------------------------------
+// --- the table
+// -----------------------------------------------------------------------------------------------
 
-static void row(demo *d, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void row(demo *d, const char *label, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static void row(demo *d, const char *label, const char *format, ...)
 {
     char value[200];
@@ -261,10 +371,12 @@ static bool prepare(const demo *d, bd_error *err)
 static bool tell(demo *d, bd_error *err)
 {
     double began = bd_seconds();
-    const char *const tokenizer[] = {"tokenizer", "train", at(d, "train.txt"), "--out", at(d, "tokenizer"),
-                                     "--vocab-size", "4096", NULL};
-    return prepare(d, err) && run(bd_command_tokenizer_train, tokenizer, err) && train_target(d, err) &&
-           train_draft(d, err) && compare(d, err) && conclude(d, began, err);
+    const char *const tokenizer[] = {
+        "tokenizer", "train", at(d, "train.txt"), "--out", at(d, "tokenizer"), "--vocab-size",
+        "4096",      NULL};
+    return prepare(d, err) && run(bd_command_tokenizer_train, tokenizer, err) &&
+           train_target(d, err) && regenerate(d, err) && train_draft(d, err) && compare(d, err) &&
+           conclude(d, began, err);
 }
 
 int bd_command_demo(int argc, char **argv)
@@ -272,22 +384,31 @@ int bd_command_demo(int argc, char **argv)
     demo d = {.out = "demo",
               .text = "/usr/share/dictd/gcide.dict.dz",
               .megabytes = 6,
-              .target_steps = 360,
-              .draft_steps = 260,
-              .prompts = 12};
+              .target_steps = 340,
+              .draft_steps = 320,
+              .prompts = 12,
+              .regenerated = 400};
     const bd_option list[] = {
-        {"out", "o", BD_ARGUMENT_TEXT, "FOLDER", "where everything goes (demo)", &d.out, 0, 0, false},
-        {"text", NULL, BD_ARGUMENT_TEXT, "FILE", "text to learn (Debian's dict-gcide)", &d.text, 0, 0, false},
+        {"out", "o", BD_ARGUMENT_TEXT, "FOLDER", "where everything goes (demo)", &d.out, 0, 0,
+         false},
+        {"text", NULL, BD_ARGUMENT_TEXT, "FILE", "text to learn (Debian's dict-gcide)", &d.text, 0,
+         0, false},
         {"megabytes", NULL, BD_ARGUMENT_INT, "N", "of it (6)", &d.megabytes, 1, 1e6, false},
-        {"target-steps", NULL, BD_ARGUMENT_INT, "N", "training steps of the target", &d.target_steps, 1, 1e9, false},
-        {"draft-steps", NULL, BD_ARGUMENT_INT, "N", "training steps of the draft", &d.draft_steps, 1, 1e9, false},
-        {"prompts", NULL, BD_ARGUMENT_INT, "N", "prompts to compare on (12)", &d.prompts, 1, 1e6, false},
+        {"target-steps", NULL, BD_ARGUMENT_INT, "N", "training steps of the target",
+         &d.target_steps, 1, 1e9, false},
+        {"draft-steps", NULL, BD_ARGUMENT_INT, "N", "training steps of the draft", &d.draft_steps,
+         1, 1e9, false},
+        {"prompts", NULL, BD_ARGUMENT_INT, "N", "prompts to compare on (12)", &d.prompts, 1, 1e6,
+         false},
+        {"regenerated", NULL, BD_ARGUMENT_INT, "N", "texts the target writes for the draft (400)",
+         &d.regenerated, 1, 1e6, false},
     };
-    const bd_options options = {.command = "demo",
-                                .summary = "Trains a causal target and a drafter for it on real text and generates "
-                                           "the same text with and without the drafter.",
-                                .list = list,
-                                .count = 6};
+    const bd_options options = {
+        .command = "demo",
+        .summary = "Trains a causal target and a drafter for it on real text and generates "
+                   "the same text with and without the drafter.",
+        .list = list,
+        .count = sizeof list / sizeof *list};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("demo", &err);

@@ -1,4 +1,5 @@
-/* bdlm draft eval - how well a drafter does on prompts: real decoding beside the reference's metric. */
+/* bdlm draft eval - how well a drafter does on prompts: real decoding beside the reference's
+ * metric. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,10 +70,12 @@ static bool one(evaluation *e, int64_t index, bd_arena *arena, bd_error *err)
     if (ok && need > e->pair.context)
         ok = bd_fail(err, "%lld tokens with the answer, the context has %lld", (long long)need,
                      (long long)e->pair.context);
-    ok = ok && bd_generate(e->pair.decoder, prompt.ids, prompt.count, &options, bd_arena_ints(arena, options.most),
-                           &report, err) >= 0 &&
+    ok = ok &&
+         bd_generate(e->pair.decoder, prompt.ids, prompt.count, &options,
+                     bd_arena_ints(arena, options.most), &report, err) >= 0 &&
          bd_validate_draft(e->pair.decoder, prompt.ids, prompt.count, e->ar_tokens,
-                           block - 1 + e->pair.drafter->config.variant->label_shift, &accepted, &cycles, err);
+                           block - 1 + e->pair.drafter->config.variant->label_shift, &accepted,
+                           &cycles, err);
     if (ok) {
         const char *name = e->prompts.categories[index];
         add(&e->all, &report, accepted, cycles);
@@ -94,8 +97,10 @@ static bool evaluate(evaluation *e, bd_error *err)
     for (int64_t i = 0; i < e->prompts.count && !bd_stop_requested; i++) {
         bd_error why = {0};
         if (!one(e, i, arena, &why) && e->failed++ == 0)
-            snprintf(e->first_failure, sizeof e->first_failure, "prompt %lld: %.200s", (long long)i + 1, why.message);
-        bd_progress_update(progress, i + 1, "acceptance length %.2f", bd_generation_accept_length(&e->all.totals));
+            snprintf(e->first_failure, sizeof e->first_failure, "prompt %lld: %.200s",
+                     (long long)i + 1, why.message);
+        bd_progress_update(progress, i + 1, "acceptance length %.2f",
+                           bd_generation_accept_length(&e->all.totals));
     }
     bd_progress_end(progress);
     bd_arena_destroy(arena);
@@ -114,10 +119,11 @@ static double ar_of(const category *c)
 
 static json_t *to_json(const category *c)
 {
-    return json_pack("{s:I,s:I,s:f,s:f,s:f,s:o}", "prompts", (json_int_t)c->totals.prompts, "tokens",
-                     (json_int_t)c->totals.tokens, "acceptance_length", bd_generation_accept_length(&c->totals),
-                     "ar_validation", ar_of(c), "tokens_per_second", bd_generation_rate(&c->totals),
-                     "acceptance_per_position", bd_generation_positions(&c->totals));
+    return json_pack("{s:I,s:I,s:f,s:f,s:f,s:o}", "prompts", (json_int_t)c->totals.prompts,
+                     "tokens", (json_int_t)c->totals.tokens, "acceptance_length",
+                     bd_generation_accept_length(&c->totals), "ar_validation", ar_of(c),
+                     "tokens_per_second", bd_generation_rate(&c->totals), "acceptance_per_position",
+                     bd_generation_positions(&c->totals));
 }
 
 static void print_line(const char *name, const category *c)
@@ -140,7 +146,8 @@ static void report(const evaluation *e)
         json_decref(out);
         return;
     }
-    printf("%-20s %8s %9s %10s %10s %11s\n", "category", "prompts", "tokens", "acceptance", "AR", "tokens/s");
+    printf("%-20s %8s %9s %10s %10s %11s\n", "category", "prompts", "tokens", "acceptance", "AR",
+           "tokens/s");
     for (int i = 0; i < e->count; i++)
         print_line(e->list[i].name, &e->list[i]);
     print_line("all", &e->all);
@@ -173,21 +180,25 @@ int bd_command_draft_eval(int argc, char **argv)
     bd_option list[16];
     int count = bd_pair_options(&e.pair, list);
     const bd_option more[] = {
-        {"tokens", "n", BD_ARGUMENT_INT, "N", "new tokens per prompt (128)", &e.tokens, 1, 1e6, false},
-        {"limit", NULL, BD_ARGUMENT_INT, "N", "at most so many prompts of each file (80)", &e.limit, 1, 1e9, false},
-        {"ar-tokens", NULL, BD_ARGUMENT_INT, "N", "tokens per prompt of the AR metric (32)", &e.ar_tokens, 1, 1e6,
+        {"tokens", "n", BD_ARGUMENT_INT, "N", "new tokens per prompt (128)", &e.tokens, 1, 1e6,
          false},
-        {"ar-lower-bound", NULL, BD_ARGUMENT_NUMBER, "X", "fail when AR is below (0)", &e.lower_bound, 0, 1e3, false},
+        {"limit", NULL, BD_ARGUMENT_INT, "N", "at most so many prompts of each file (80)", &e.limit,
+         1, 1e9, false},
+        {"ar-tokens", NULL, BD_ARGUMENT_INT, "N", "tokens per prompt of the AR metric (32)",
+         &e.ar_tokens, 1, 1e6, false},
+        {"ar-lower-bound", NULL, BD_ARGUMENT_NUMBER, "X", "fail when AR is below (0)",
+         &e.lower_bound, 0, 1e3, false},
         {"json", NULL, BD_ARGUMENT_FLAG, NULL, "results as JSON", &e.json, 0, 0, false},
     };
     memcpy(list + count, more, sizeof more);
-    const bd_options options = {.command = "draft eval",
-                                .usage = "-m TARGET -md DRAFT PROMPTS.jsonl...",
-                                .summary = "Acceptance length in real greedy decoding (tokens per target pass), per "
-                                           "category and position, and the AR metric of the reference trainer.",
-                                .list = list,
-                                .count = count + (int)(sizeof more / sizeof *more),
-                                .arguments = &e.files};
+    const bd_options options = {
+        .command = "draft eval",
+        .usage = "-m TARGET -md DRAFT PROMPTS.jsonl...",
+        .summary = "Acceptance length in real greedy decoding (tokens per target pass), per "
+                   "category and position, and the AR metric of the reference trainer.",
+        .list = list,
+        .count = count + (int)(sizeof more / sizeof *more),
+        .arguments = &e.files};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("draft eval", &err);

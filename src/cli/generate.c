@@ -5,13 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/progress.h"
 #include "cli/command.h"
 #include "cli/generate_blocks.h"
 
-// --- totals ------------------------------------------------------------------------------------------------
+// --- totals
+// ------------------------------------------------------------------------------------------------
 
 void bd_generation_totals_add(bd_generation_totals *totals, const bd_generation_report *report)
 {
@@ -56,7 +58,8 @@ json_t *bd_generation_positions(const bd_generation_totals *totals)
 {
     json_t *list = json_array();
     for (int64_t i = 0; i < tested_places(totals); i++)
-        json_array_append_new(list, json_real((double)totals->accepted[i] / (double)totals->tested[i]));
+        json_array_append_new(list,
+                              json_real((double)totals->accepted[i] / (double)totals->tested[i]));
     return list;
 }
 
@@ -64,12 +67,14 @@ void bd_generation_print_positions(const bd_generation_totals *totals)
 {
     fprintf(stderr, "accepted/tested per position:");
     for (int64_t i = 0; i < tested_places(totals); i++)
-        fprintf(stderr, " %.2f (%lld/%lld)", (double)totals->accepted[i] / (double)totals->tested[i],
+        fprintf(stderr, " %.2f (%lld/%lld)",
+                (double)totals->accepted[i] / (double)totals->tested[i],
                 (long long)totals->accepted[i], (long long)totals->tested[i]);
     fputc('\n', stderr);
 }
 
-// --- one command -------------------------------------------------------------------------------------------
+// --- one command
+// -------------------------------------------------------------------------------------------
 
 typedef struct {
     bd_pair pair;
@@ -108,17 +113,18 @@ static bool show(void *self, const int32_t *tokens, int64_t count)
 static void dump_cycle(void *self, const bd_cycle *cycle)
 {
     command *c = self;
-    bd_writer_print(c->dump, "{\"prompt\": %lld, \"base\": %d, \"proposed\": [", (long long)c->prompt_index,
-                    cycle->base);
+    bd_writer_print(c->dump, "{\"prompt\": %lld, \"base\": %d, \"proposed\": [",
+                    (long long)c->prompt_index, cycle->base);
     for (int64_t i = 0; i < cycle->count; i++)
         bd_writer_print(c->dump, "%s%d", i ? ", " : "", cycle->proposed[i]);
-    bd_writer_print(c->dump, "], \"accepted\": %lld, \"draft_seconds\": %.9f, \"verify_seconds\": %.9f}\n",
+    bd_writer_print(c->dump,
+                    "], \"accepted\": %lld, \"draft_seconds\": %.9f, \"verify_seconds\": %.9f}\n",
                     (long long)cycle->accepted, cycle->draft_seconds, cycle->verify_seconds);
 }
 
 /* New tokens fill what the prompt leaves of the context at most. */
-static int64_t run(command *c, const bd_tokens *prompt, bool drafting, int32_t *out, bd_generation_report *report,
-                   bd_error *err)
+static int64_t run(command *c, const bd_tokens *prompt, bool drafting, int32_t *out,
+                   bd_generation_report *report, bd_error *err)
 {
     bd_generation options = c->options;
     options.most_proposed = drafting ? c->most_proposed : 0;
@@ -126,7 +132,8 @@ static int64_t run(command *c, const bd_tokens *prompt, bool drafting, int32_t *
         options.most = c->pair.context - prompt->count;
     c->stream = (bd_token_stream){.skip_special = true};
     bd_text_clear(&c->shown);
-    int64_t count = bd_generate(c->pair.decoder, prompt->ids, prompt->count, &options, out, report, err);
+    int64_t count =
+        bd_generate(c->pair.decoder, prompt->ids, prompt->count, &options, out, report, err);
     if (count >= 0)
         bd_token_stream_finish(&c->stream, &c->shown, err);
     return count;
@@ -138,21 +145,25 @@ static json_t *text_of(const bd_text *text)
 }
 
 /* One prompt: plain or speculative; with --compare both. */
-static bool one_prompt(command *c, int64_t index, bd_generation_totals *plain, bd_generation_totals *drafted,
-                       json_t *samples, bd_error *err)
+static bool one_prompt(command *c, int64_t index, bd_generation_totals *plain,
+                       bd_generation_totals *drafted, json_t *samples, bd_error *err)
 {
     const char *text = c->prompts.items[index];
     bd_tokens prompt = {0};
     bd_generation_report report;
     size_t mark = bd_arena_mark(c->arena);
-    int32_t *first = bd_arena_ints(c->arena, c->options.most), *second = bd_arena_ints(c->arena, c->options.most);
+    int32_t *first = bd_arena_ints(c->arena, c->options.most),
+            *second = bd_arena_ints(c->arena, c->options.most);
     bool drafting = c->pair.drafter != NULL;
     int64_t n = -1, m = -1;
     c->prompt_index = index;
     bool ok = bd_pair_encode(&c->pair, text, &prompt, err);
     if (ok && !c->json) {
-        if (c->prompts.count > 1)
+        // A person sees where a prompt begins; a file is to hold nothing but text.
+        if (c->prompts.count > 1 && isatty(1))
             printf("%s--- prompt %lld\n", index ? "\n" : "", (long long)index + 1);
+        else if (index > 0)
+            printf("\n");
         printf("%s", text);
         fflush(stdout);
     }
@@ -166,11 +177,13 @@ static bool one_prompt(command *c, int64_t index, bd_generation_totals *plain, b
             fflush(stdout);
         }
         if (samples && json_array_size(samples) < 8)
-            json_array_append_new(samples, json_pack("{s:s,s:o}", "prompt", text, "text", text_of(&c->shown)));
+            json_array_append_new(
+                samples, json_pack("{s:s,s:o}", "prompt", text, "text", text_of(&c->shown)));
     }
     if (ok && c->compare) {
         c->echo = false;
-        // The target's cache already holds this text; start afresh so that both runs do the same work.
+        // The target's cache already holds this text; start afresh so that both runs do the same
+        // work.
         ok = bd_decoder_follow(c->pair.decoder, prompt.ids, 1, err) &&
              (m = run(c, &prompt, false, second, &report, err)) >= 0;
         if (ok) {
@@ -183,8 +196,9 @@ static bool one_prompt(command *c, int64_t index, bd_generation_totals *plain, b
     return ok;
 }
 
-static json_t *results(const command *c, const bd_generation_totals *plain, const bd_generation_totals *drafted,
-                       const bd_pair_cost *cost, json_t *samples)
+static json_t *results(const command *c, const bd_generation_totals *plain,
+                       const bd_generation_totals *drafted, const bd_pair_cost *cost,
+                       json_t *samples)
 {
     json_t *out = json_object();
     const bd_generation_totals *main = c->pair.drafter ? drafted : plain;
@@ -193,7 +207,8 @@ static json_t *results(const command *c, const bd_generation_totals *plain, cons
     json_object_set_new(out, "tokens_per_second", json_real(bd_generation_rate(main)));
     json_object_set_new(out, "target_passes", json_integer(main->passes));
     if (c->pair.drafter) {
-        json_object_set_new(out, "acceptance_length", json_real(bd_generation_accept_length(drafted)));
+        json_object_set_new(out, "acceptance_length",
+                            json_real(bd_generation_accept_length(drafted)));
         json_object_set_new(out, "acceptance_per_position", bd_generation_positions(drafted));
         json_object_set_new(out, "break_even_length", json_real(cost->break_even));
         json_object_set_new(out, "seconds_per_token", json_real(cost->single));
@@ -202,32 +217,38 @@ static json_t *results(const command *c, const bd_generation_totals *plain, cons
     }
     if (c->compare) {
         json_object_set_new(out, "plain_tokens_per_second", json_real(bd_generation_rate(plain)));
-        json_object_set_new(out, "speedup", json_real(plain->seconds / fmax(drafted->seconds, 1e-12)));
+        json_object_set_new(out, "speedup",
+                            json_real(plain->seconds / fmax(drafted->seconds, 1e-12)));
         json_object_set_new(out, "identical", json_boolean(drafted->identical == drafted->prompts));
     }
     json_object_set(out, "samples", samples);
     return out;
 }
 
-static void print_results(const command *c, const bd_generation_totals *plain, const bd_generation_totals *drafted,
-                          const bd_pair_cost *cost)
+static void print_results(const command *c, const bd_generation_totals *plain,
+                          const bd_generation_totals *drafted, const bd_pair_cost *cost)
 {
     const bd_generation_totals *main = c->pair.drafter ? drafted : plain;
     fprintf(stderr, "\nprompt: %lld tokens, %.0f tokens/s\n", (long long)main->prompt_tokens,
             (double)main->prompt_tokens / fmax(main->prefill_seconds, 1e-9));
-    fprintf(stderr, "%s: %lld tokens, %.1f tokens/s, %lld target passes\n", c->pair.drafter ? "speculative" : "plain",
-            (long long)main->tokens, bd_generation_rate(main), (long long)main->passes);
+    fprintf(stderr, "%s: %lld tokens, %.1f tokens/s, %lld target passes\n",
+            c->pair.drafter ? "speculative" : "plain", (long long)main->tokens,
+            bd_generation_rate(main), (long long)main->passes);
     if (c->pair.drafter) {
-        fprintf(stderr, "acceptance length: %.3f tokens per target pass (break-even %.2f: a block of %lld costs %.2f "
-                        "of one token, its draft %.2f)\n",
+        fprintf(stderr,
+                "acceptance length: %.3f tokens per target pass (break-even %.2f: a block of %lld "
+                "costs %.2f "
+                "of one token, its draft %.2f)\n",
                 bd_generation_accept_length(drafted), cost->break_even,
                 (long long)c->pair.drafter->config.block_size, cost->block / cost->single,
                 cost->draft / cost->single);
         bd_generation_print_positions(drafted);
     }
     if (c->compare) {
-        fprintf(stderr, "plain: %lld tokens, %.1f tokens/s\n", (long long)plain->tokens, bd_generation_rate(plain));
-        fprintf(stderr, "identical: %s\nspeed-up: %.2fx\n", drafted->identical == drafted->prompts ? "yes" : "NO",
+        fprintf(stderr, "plain: %lld tokens, %.1f tokens/s\n", (long long)plain->tokens,
+                bd_generation_rate(plain));
+        fprintf(stderr, "identical: %s\nspeed-up: %.2fx\n",
+                drafted->identical == drafted->prompts ? "yes" : "NO",
                 plain->seconds / fmax(drafted->seconds, 1e-12));
     }
 }
@@ -240,7 +261,8 @@ static bool collect_prompts(command *c, bd_error *err)
         return bd_fail_as(err, BD_ERROR_USAGE, "one of --prompt, --file, --prompts is wanted");
     if (c->prompts_file)
         return bd_prompts_read(&c->prompts, c->prompts_file, c->limit, err);
-    char *text = c->prompt ? strdup(c->prompt) : bd_file_read_text(c->prompt_file, (size_t)64 << 20, NULL, err);
+    char *text = c->prompt ? strdup(c->prompt)
+                           : bd_file_read_text(c->prompt_file, (size_t)64 << 20, NULL, err);
     bool ok = text && bd_prompts_add(&c->prompts, text, NULL);
     free(text);
     return ok;
@@ -259,8 +281,8 @@ static bool prepare(command *c, bd_error *err)
     if (bd_block_folder(c->pair.model))
         return true;
     if (bd_block_choices_given(&c->blocks))
-        return bd_fail_as(err, BD_ERROR_USAGE, "%s: %s is no block-diffusion model", bd_block_choices_given(&c->blocks),
-                          c->pair.model);
+        return bd_fail_as(err, BD_ERROR_USAGE, "%s: %s is no block-diffusion model",
+                          bd_block_choices_given(&c->blocks), c->pair.model);
     if (!bd_pair_open(&c->pair, err))
         return false;
     if (c->compare && !c->pair.drafter)
@@ -321,40 +343,53 @@ static bool generate(command *c, bd_error *err)
 
 int bd_command_generate(int argc, char **argv)
 {
-    command c = {.blocks = bd_block_choices_default(), .top_p = 1, .tokens = 128, .most_proposed = -1, .limit = 1000000};
+    command c = {.blocks = bd_block_choices_default(),
+                 .top_p = 1,
+                 .tokens = 128,
+                 .most_proposed = -1,
+                 .limit = 1000000};
     bd_option list[48];
     int count = bd_pair_options(&c.pair, list);
     const bd_option more[] = {
         {"prompt", "p", BD_ARGUMENT_TEXT, "TEXT", "prompt", &c.prompt, 0, 0, false},
         {"file", "f", BD_ARGUMENT_TEXT, "FILE", "prompt from a file", &c.prompt_file, 0, 0, false},
-        {"prompts", NULL, BD_ARGUMENT_TEXT, "FILE.jsonl", "many prompts (turns, prompt, text, messages)",
-         &c.prompts_file, 0, 0, false},
-        {"limit", NULL, BD_ARGUMENT_INT, "N", "at most so many of --prompts", &c.limit, 1, 1e9, false},
+        {"prompts", NULL, BD_ARGUMENT_TEXT, "FILE.jsonl",
+         "many prompts (turns, prompt, text, messages)", &c.prompts_file, 0, 0, false},
+        {"limit", NULL, BD_ARGUMENT_INT, "N", "at most so many of --prompts", &c.limit, 1, 1e9,
+         false},
         {"tokens", "n", BD_ARGUMENT_INT, "N", "new tokens at most (128)", &c.tokens, 1, 1e7, false},
         {"seed", "s", BD_ARGUMENT_INT, "N", "of sampling (0)", &c.seed, 0, 1e18, false},
-        {"temp", NULL, BD_ARGUMENT_NUMBER, "T", "temperature; 0: greedy (0)", &c.temperature, 0, 100, false},
-        {"top-k", NULL, BD_ARGUMENT_INT, "K", "sample from the K most likely; 0: all (0)", &c.top_k, 0, 1e7, false},
-        {"top-p", NULL, BD_ARGUMENT_NUMBER, "P", "sample from the most likely mass P (1)", &c.top_p, 0, 1, false},
-        {"min-p", NULL, BD_ARGUMENT_NUMBER, "P", "drop what is below P times the best (0)", &c.min_p, 0, 1, false},
-        {"draft-max", NULL, BD_ARGUMENT_INT, "N", "propose at most N tokens a cycle (all)", &c.most_proposed, 1,
-         BD_MOST_BLOCK, false},
-        {"ignore-eos", NULL, BD_ARGUMENT_FLAG, NULL, "do not stop at stop tokens", &c.ignore_eos, 0, 0, false},
-        {"compare", NULL, BD_ARGUMENT_FLAG, NULL, "also decode plainly (blocks: without caches); is it identical, how much faster",
+        {"temp", NULL, BD_ARGUMENT_NUMBER, "T", "temperature; 0: greedy (0)", &c.temperature, 0,
+         100, false},
+        {"top-k", NULL, BD_ARGUMENT_INT, "K", "sample from the K most likely; 0: all (0)", &c.top_k,
+         0, 1e7, false},
+        {"top-p", NULL, BD_ARGUMENT_NUMBER, "P", "sample from the most likely mass P (1)", &c.top_p,
+         0, 1, false},
+        {"min-p", NULL, BD_ARGUMENT_NUMBER, "P", "drop what is below P times the best (0)",
+         &c.min_p, 0, 1, false},
+        {"draft-max", NULL, BD_ARGUMENT_INT, "N", "propose at most N tokens a cycle (all)",
+         &c.most_proposed, 1, BD_MOST_BLOCK, false},
+        {"ignore-eos", NULL, BD_ARGUMENT_FLAG, NULL, "do not stop at stop tokens", &c.ignore_eos, 0,
+         0, false},
+        {"compare", NULL, BD_ARGUMENT_FLAG, NULL,
+         "also decode plainly (blocks: without caches); is it identical, how much faster",
          &c.compare, 0, 0, false},
-        {"spec-dump", NULL, BD_ARGUMENT_TEXT, "FILE.jsonl", "one line per speculative cycle", &c.dump_path, 0, 0,
+        {"spec-dump", NULL, BD_ARGUMENT_TEXT, "FILE.jsonl", "one line per speculative cycle",
+         &c.dump_path, 0, 0, false},
+        {"json", NULL, BD_ARGUMENT_FLAG, NULL, "results as JSON on standard output", &c.json, 0, 0,
          false},
-        {"json", NULL, BD_ARGUMENT_FLAG, NULL, "results as JSON on standard output", &c.json, 0, 0, false},
     };
     memcpy(list + count, more, sizeof more);
     count += (int)(sizeof more / sizeof *more);
     count += bd_block_options(&c.blocks, list + count);
-    const bd_options options = {.command = "generate",
-                                .usage = "-m MODEL [-md DRAFT] -p TEXT [options]",
-                                .summary = "Generates text from a causal or a block-diffusion model. With --draft, "
-                                           "speculative decoding: the same tokens, bit for bit, in fewer passes "
-                                           "of the target.",
-                                .list = list,
-                                .count = count};
+    const bd_options options = {
+        .command = "generate",
+        .usage = "-m MODEL [-md DRAFT] -p TEXT [options]",
+        .summary = "Generates text from a causal or a block-diffusion model. With --draft, "
+                   "speculative decoding: the same tokens, bit for bit, in fewer passes "
+                   "of the target.",
+        .list = list,
+        .count = count};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("generate", &err);

@@ -1,4 +1,5 @@
-/* generate.h - many prompts, plain and speculative, and what came of it. Shared by generate and eval. */
+/* generate.h - many prompts, plain and speculative, and what came of it. Shared by generate and
+ * eval. */
 #ifndef BD_CLI_GENERATE_H
 #define BD_CLI_GENERATE_H
 
@@ -19,11 +20,11 @@ typedef struct {
 } bd_generation_totals;
 
 void bd_generation_totals_add(bd_generation_totals *totals, const bd_generation_report *report);
-double bd_generation_rate(const bd_generation_totals *totals);           /* tokens/s of decoding */
-double bd_generation_accept_length(const bd_generation_totals *totals);  /* tokens per target pass */
+double bd_generation_rate(const bd_generation_totals *totals);          /* tokens/s of decoding */
+double bd_generation_accept_length(const bd_generation_totals *totals); /* tokens per target pass */
 
 /* [accepted / tested] of each place that was tested. */
 json_t *bd_generation_positions(const bd_generation_totals *totals);
-void bd_generation_print_positions(const bd_generation_totals *totals);  /* on stderr */
+void bd_generation_print_positions(const bd_generation_totals *totals); /* on stderr */
 
 #endif

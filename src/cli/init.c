@@ -8,8 +8,8 @@
 #include "cli/options.h"
 #include "cli/recipe_options.h"
 
-static bool write_folder(const bd_model *model, const bd_tokenizer *tokenizer, const char *out, bd_dtype dtype,
-                         bd_error *err)
+static bool write_folder(const bd_model *model, const bd_tokenizer *tokenizer, const char *out,
+                         bd_dtype dtype, bd_error *err)
 {
     if (bd_folder_exists(out))
         return bd_fail(err, "%s: exists already", out);
@@ -32,7 +32,8 @@ int bd_command_init(int argc, char **argv)
     bd_recipe_arguments recipe = {.sections = {"model", "train"}};
     const bd_option list[] = {
         {"out", "o", BD_ARGUMENT_TEXT, "FOLDER", "the new model folder", &out, 0, 0, true},
-        {"dtype", NULL, BD_ARGUMENT_CHOICE, "F32|BF16|F16", "of the stored weights", &dtype_name, 0, 0, false},
+        {"dtype", NULL, BD_ARGUMENT_CHOICE, "F32|BF16|F16", "of the stored weights", &dtype_name, 0,
+         0, false},
     };
     const bd_options options = {.command = "init",
                                 .usage = "--out FOLDER --hidden-size N --num-hidden-layers N ...",
@@ -46,12 +47,16 @@ int bd_command_init(int argc, char **argv)
     bd_dtype dtype = BD_F32;
     bd_tokenizer *tokenizer = NULL;
     bd_model *model = NULL;
-    bool ok = bd_recipe_arguments_begin(&recipe, argc, argv, &err) && bd_options_parse(&options, argc, argv, &err);
+    bool ok = bd_recipe_arguments_begin(&recipe, argc, argv, &err) &&
+              bd_options_parse(&options, argc, argv, &err);
     const char *folder = ok ? bd_recipe_text(recipe.recipe, "model.tokenizer") : NULL;
-    ok = ok && (!folder || (tokenizer = bd_tokenizer_open(folder, &err))) && bd_dtype_from_name(dtype_name, &dtype) &&
-         (model = bd_new_model(recipe.recipe, tokenizer, BD_F32, &err)) && write_folder(model, tokenizer, out, dtype, &err);
+    ok = ok && (!folder || (tokenizer = bd_tokenizer_open(folder, &err))) &&
+         bd_dtype_from_name(dtype_name, &dtype) &&
+         (model = bd_new_model(recipe.recipe, tokenizer, BD_F32, &err)) &&
+         write_folder(model, tokenizer, out, dtype, &err);
     if (ok)
-        fprintf(stderr, "%s: %.2f million parameters\n", out, (double)bd_model_parameter_count(model) / 1e6);
+        fprintf(stderr, "%s: %.2f million parameters\n", out,
+                (double)bd_model_parameter_count(model) / 1e6);
     bd_model_close(model);
     bd_tokenizer_close(tokenizer);
     bd_recipe_free(recipe.recipe);

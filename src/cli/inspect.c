@@ -59,10 +59,13 @@ static bool inspect(const char *path, bool tensors, bd_error *err)
         return print_tensors(path, true, err);
     if (is_there(path, "run.json"))
         return print_json(path, "run.json", err);
-    bool model = is_there(path, "model.safetensors") || is_there(path, "model.safetensors.index.json");
+    bool model =
+        is_there(path, "model.safetensors") || is_there(path, "model.safetensors.index.json");
     if (!model && !is_there(path, "config.json"))
-        return bd_fail(err, "%s: neither a run nor a model or draft folder: no run.json, config.json or "
-                            "model.safetensors", path);
+        return bd_fail(err,
+                       "%s: neither a run nor a model or draft folder: no run.json, config.json or "
+                       "model.safetensors",
+                       path);
     return print_json(path, "config.json", err) && print_json(path, "trainer.json", err) &&
            (!model || print_tensors(path, tensors, err));
 }
@@ -76,8 +79,9 @@ int bd_command_inspect(int argc, char **argv)
     };
     const bd_options options = {.command = "inspect",
                                 .usage = "PATH",
-                                .summary = "What is in a model or draft folder, a run, a checkpoint, or a "
-                                           ".safetensors file.",
+                                .summary =
+                                    "What is in a model or draft folder, a run, a checkpoint, or a "
+                                    ".safetensors file.",
                                 .list = list,
                                 .count = 1,
                                 .arguments = &words};

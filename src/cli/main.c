@@ -21,14 +21,17 @@ static const bd_command commands[] = {
     {"tokenizer", "decode", bd_command_tokenizer_decode, "token ids to text"},
     {"pretrain", NULL, bd_command_pretrain, "a language model from text"},
     {"sft", NULL, bd_command_sft, "fine-tune a model on conversations"},
-    {"distill", NULL, bd_command_distill, "a student from a causal teacher, on its own answers or on given ones"},
+    {"distill", NULL, bd_command_distill,
+     "a student from a causal teacher, on its own answers or on given ones"},
     {"data", "inspect", bd_command_data_inspect, "rows as training sees them, with their masks"},
-    {"generate", NULL, bd_command_generate, "text from a model: causal, speculative (--draft), block diffusion"},
+    {"generate", NULL, bd_command_generate,
+     "text from a model: causal, speculative (--draft), block diffusion"},
     {"eval", NULL, bd_command_eval, "perplexity, denoising loss and likelihood bound, exact match"},
     {"draft", "train", bd_command_draft_train, "a DFlash drafter for a causal target"},
     {"draft", "eval", bd_command_draft_eval, "acceptance length of a drafter on prompts"},
     {"mask", NULL, bd_command_mask, "picture of an attention rule"},
-    {"inspect", NULL, bd_command_inspect, "what is in a model, a draft, a run; the difference of two"},
+    {"inspect", NULL, bd_command_inspect,
+     "what is in a model, a draft, a run; the difference of two"},
     {"report", NULL, bd_command_report, "one HTML page from runs"},
     {"probe", NULL, bd_command_probe, "one golden case in, every computed tensor out"},
     {"version", NULL, bd_command_version, "version, instruction set, libraries"},
@@ -37,7 +40,9 @@ enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(FILE *out)
 {
-    fprintf(out, "bdlm - block-diffusion language models and drafters\n\nusage: bdlm COMMAND [options]\n\n");
+    fprintf(
+        out,
+        "bdlm - block-diffusion language models and drafters\n\nusage: bdlm COMMAND [options]\n\n");
     for (int i = 0; i < COMMANDS; i++) {
         char name[40];
         snprintf(name, sizeof name, "%s%s%s", commands[i].noun, commands[i].verb ? " " : "",
@@ -77,7 +82,8 @@ int main(int argc, char **argv)
     const bd_command *command = find(argc, argv, &words);
     if (!command) {
         fprintf(stderr, "bdlm: unknown command %s%s%s\nbdlm --help lists the commands\n", argv[1],
-                argc > 2 && argv[2][0] != '-' ? " " : "", argc > 2 && argv[2][0] != '-' ? argv[2] : "");
+                argc > 2 && argv[2][0] != '-' ? " " : "",
+                argc > 2 && argv[2][0] != '-' ? argv[2] : "");
         return 2;
     }
     bd_error err = {0};

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-static bool vocabulary_of(const bd_recipe *recipe, const bd_tokenizer *tokenizer, int64_t *out, bd_error *err)
+static bool vocabulary_of(const bd_recipe *recipe, const bd_tokenizer *tokenizer, int64_t *out,
+                          bd_error *err)
 {
     int64_t tokens = tokenizer ? bd_tokenizer_size(tokenizer) : 0;
     if (bd_recipe_has(recipe, "model.vocab_size"))
@@ -10,10 +11,11 @@ static bool vocabulary_of(const bd_recipe *recipe, const bd_tokenizer *tokenizer
     else if (tokenizer)
         *out = (tokens + 63) / 64 * 64;
     else
-        return bd_recipe_require(recipe, "model.vocab_size", "to make a model without a tokenizer", err);
+        return bd_recipe_require(recipe, "model.vocab_size", "to make a model without a tokenizer",
+                                 err);
     if (*out < tokens)
-        return bd_fail(err, "model.vocab_size: %lld, at least the tokenizer's %lld wanted", (long long)*out,
-                       (long long)tokens);
+        return bd_fail(err, "model.vocab_size: %lld, at least the tokenizer's %lld wanted",
+                       (long long)*out, (long long)tokens);
     return true;
 }
 
@@ -39,21 +41,23 @@ static void tokens_of(const bd_tokenizer *tokenizer, bd_model_config *config)
         config->stop[config->stop_count++] = stop;
 }
 
-bd_model *bd_new_model(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_dtype compute, bd_error *err)
+bd_model *bd_new_model(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_dtype compute,
+                       bd_error *err)
 {
     if (!required_sizes(recipe, err))
         return NULL;
-    bd_model_config config = {.family = (bd_model_family)bd_recipe_choice(recipe, "model.family"),
-                              .hidden = bd_recipe_int(recipe, "model.hidden_size"),
-                              .layers = bd_recipe_int(recipe, "model.num_hidden_layers"),
-                              .query_heads = bd_recipe_int(recipe, "model.num_attention_heads"),
-                              .intermediate = bd_recipe_int(recipe, "model.intermediate_size"),
-                              .max_positions = bd_recipe_int(recipe, "model.max_position_embeddings"),
-                              .norm_eps = bd_recipe_number(recipe, "model.rms_norm_eps"),
-                              .initializer_range = bd_recipe_number(recipe, "model.initializer_range"),
-                              .tied_head = bd_recipe_bool(recipe, "model.tie_word_embeddings"),
-                              .rope = {.kind = BD_ROPE_DEFAULT, .theta = bd_recipe_number(recipe, "model.rope_theta")},
-                              .dtype = BD_F32};
+    bd_model_config config = {
+        .family = (bd_model_family)bd_recipe_choice(recipe, "model.family"),
+        .hidden = bd_recipe_int(recipe, "model.hidden_size"),
+        .layers = bd_recipe_int(recipe, "model.num_hidden_layers"),
+        .query_heads = bd_recipe_int(recipe, "model.num_attention_heads"),
+        .intermediate = bd_recipe_int(recipe, "model.intermediate_size"),
+        .max_positions = bd_recipe_int(recipe, "model.max_position_embeddings"),
+        .norm_eps = bd_recipe_number(recipe, "model.rms_norm_eps"),
+        .initializer_range = bd_recipe_number(recipe, "model.initializer_range"),
+        .tied_head = bd_recipe_bool(recipe, "model.tie_word_embeddings"),
+        .rope = {.kind = BD_ROPE_DEFAULT, .theta = bd_recipe_number(recipe, "model.rope_theta")},
+        .dtype = BD_F32};
     bool bias = bd_recipe_bool(recipe, "model.attention_bias");
     config.qkv_bias = bias || config.family == BD_FAMILY_QWEN2;
     config.output_bias = bias && config.family != BD_FAMILY_QWEN2;
@@ -61,8 +65,9 @@ bd_model *bd_new_model(const bd_recipe *recipe, const bd_tokenizer *tokenizer, b
     config.key_heads = bd_recipe_has(recipe, "model.num_key_value_heads")
                            ? bd_recipe_int(recipe, "model.num_key_value_heads")
                            : config.query_heads;
-    config.head_size = bd_recipe_has(recipe, "model.head_dim") ? bd_recipe_int(recipe, "model.head_dim")
-                                                               : config.hidden / config.query_heads;
+    config.head_size = bd_recipe_has(recipe, "model.head_dim")
+                           ? bd_recipe_int(recipe, "model.head_dim")
+                           : config.hidden / config.query_heads;
     tokens_of(tokenizer, &config);
     if (!vocabulary_of(recipe, tokenizer, &config.vocabulary, err) ||
         !bd_model_config_check(&config, "new model", err))

@@ -11,7 +11,8 @@ static const bd_option *find(const bd_options *options, const char *name, bool d
 {
     for (int64_t i = 0; i < options->count; i++) {
         const bd_option *option = &options->list[i];
-        if (dashes ? strcmp(option->name, name) == 0 : option->alias && !strcmp(option->alias, name))
+        if (dashes ? strcmp(option->name, name) == 0
+                   : option->alias && !strcmp(option->alias, name))
             return option;
     }
     return NULL;
@@ -63,8 +64,8 @@ static bool set(const bd_option *option, const char *value, bd_error *err)
         if (end == value || *end || errno)
             return usage(err, "--%s: %s is not a whole number", option->name, value);
         if ((double)number < option->low || (double)number > option->high)
-            return bd_fail_as(err, BD_ERROR_USAGE, "--%s: %lld is outside %.0f to %.0f", option->name,
-                              number, option->low, option->high);
+            return bd_fail_as(err, BD_ERROR_USAGE, "--%s: %lld is outside %.0f to %.0f",
+                              option->name, number, option->low, option->high);
         *(int64_t *)option->out = number;
         return true;
     }
@@ -73,8 +74,8 @@ static bool set(const bd_option *option, const char *value, bd_error *err)
         if (end == value || *end || !isfinite(number))
             return usage(err, "--%s: %s is not a number", option->name, value);
         if (number < option->low || number > option->high)
-            return bd_fail_as(err, BD_ERROR_USAGE, "--%s: %g is outside %g to %g", option->name, number,
-                              option->low, option->high);
+            return bd_fail_as(err, BD_ERROR_USAGE, "--%s: %g is outside %g to %g", option->name,
+                              number, option->low, option->high);
         *(double *)option->out = number;
         return true;
     }
@@ -84,8 +85,8 @@ static bool set(const bd_option *option, const char *value, bd_error *err)
 
 static void print_help(const bd_options *options)
 {
-    printf("usage: bdlm %s %s\n\n%s\n\n", options->command, options->usage ? options->usage : "[options]",
-           options->summary);
+    printf("usage: bdlm %s %s\n\n%s\n\n", options->command,
+           options->usage ? options->usage : "[options]", options->summary);
     for (int64_t i = 0; i < options->count; i++) {
         const bd_option *option = &options->list[i];
         char left[128];
@@ -103,7 +104,8 @@ static bool check_required(const bd_options *options, const bool *given, bd_erro
 {
     for (int64_t i = 0; i < options->count; i++)
         if (options->list[i].required && !given[i])
-            return usage(err, "--%s %s is required", options->list[i].name, options->list[i].argument);
+            return usage(err, "--%s %s is required", options->list[i].name,
+                         options->list[i].argument);
     return true;
 }
 
@@ -172,7 +174,8 @@ bool bd_options_parse(const bd_options *options, int argc, char **argv, bd_error
 
 int bd_usage_error(const char *command, const bd_error *err)
 {
-    fprintf(stderr, "bdlm %s: %s\nbdlm %s --help shows the options\n", command, err->message, command);
+    fprintf(stderr, "bdlm %s: %s\nbdlm %s --help shows the options\n", command, err->message,
+            command);
     return 2;
 }
 

@@ -13,15 +13,16 @@ int bd_pair_options(bd_pair *pair, bd_option *list)
 {
     const bd_option options[BD_PAIR_OPTIONS] = {
         {"model", "m", BD_ARGUMENT_TEXT, "FOLDER", "target model", &pair->model, 0, 0, true},
-        {"draft", "md", BD_ARGUMENT_TEXT, "FOLDER", "drafter for speculative decoding", &pair->draft, 0, 0, false},
-        {"tokenizer", NULL, BD_ARGUMENT_TEXT, "FOLDER", "tokenizer, if not the model folder's", &pair->tokenizer, 0, 0,
-         false},
-        {"dtype", NULL, BD_ARGUMENT_CHOICE, "bf16|f32", "what matrix products round their inputs to (bf16)",
-         &pair->dtype, 0, 0, false},
-        {"ctx-size", "c", BD_ARGUMENT_INT, "N", "tokens of context (the model's positions, at most 8192)",
-         &pair->context, 1, 1e7, false},
-        {"threads", "t", BD_ARGUMENT_INT, "N", "threads (all cores, or OMP_NUM_THREADS)", &pair->threads, 1, 256,
-         false},
+        {"draft", "md", BD_ARGUMENT_TEXT, "FOLDER", "drafter for speculative decoding",
+         &pair->draft, 0, 0, false},
+        {"tokenizer", NULL, BD_ARGUMENT_TEXT, "FOLDER", "tokenizer, if not the model folder's",
+         &pair->tokenizer, 0, 0, false},
+        {"dtype", NULL, BD_ARGUMENT_CHOICE, "bf16|f32",
+         "what matrix products round their inputs to (bf16)", &pair->dtype, 0, 0, false},
+        {"ctx-size", "c", BD_ARGUMENT_INT, "N",
+         "tokens of context (the model's positions, at most 8192)", &pair->context, 1, 1e7, false},
+        {"threads", "t", BD_ARGUMENT_INT, "N", "threads (all cores, or OMP_NUM_THREADS)",
+         &pair->threads, 1, 256, false},
     };
     memcpy(list, options, sizeof options);
     return BD_PAIR_OPTIONS;
@@ -33,17 +34,19 @@ bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err)
         bd_threads_set((int)pair->threads);
     bd_dtype compute = pair->dtype && !strcmp(pair->dtype, "f32") ? BD_F32 : BD_BF16;
     if (!(pair->target = bd_model_open(pair->model, compute, err)) ||
-        (text && !(pair->text = bd_tokenizer_open(pair->tokenizer ? pair->tokenizer : pair->model, err))))
+        (text &&
+         !(pair->text = bd_tokenizer_open(pair->tokenizer ? pair->tokenizer : pair->model, err))))
         return false;
     if (text && bd_tokenizer_size(pair->text) > pair->target->config.vocabulary)
         return bd_fail(err, "%s: the tokenizer has %lld tokens, the model %lld rows", pair->model,
-                       (long long)bd_tokenizer_size(pair->text), (long long)pair->target->config.vocabulary);
+                       (long long)bd_tokenizer_size(pair->text),
+                       (long long)pair->target->config.vocabulary);
     int64_t positions = pair->target->config.max_positions;
     if (pair->context == 0)
         pair->context = positions < 8192 ? positions : 8192;
     if (pair->context > positions)
-        return bd_fail(err, "--ctx-size: %lld, at most the model's %lld positions wanted", (long long)pair->context,
-                       (long long)positions);
+        return bd_fail(err, "--ctx-size: %lld, at most the model's %lld positions wanted",
+                       (long long)pair->context, (long long)positions);
     return true;
 }
 
@@ -52,9 +55,11 @@ bool bd_pair_open(bd_pair *pair, bd_error *err)
     if (!bd_pair_open_model(pair, true, err))
         return false;
     if (pair->target->config.diffusion.block_size > 0)
-        return bd_fail(err, "%s: a block-diffusion model, a causal one is wanted here", pair->model);
+        return bd_fail(err, "%s: a block-diffusion model, a causal one is wanted here",
+                       pair->model);
     // A drafter that was asked for and cannot run is an error, never plain decoding in silence.
-    if (pair->draft && !(pair->drafter = bd_draft_open(pair->draft, pair->target, pair->target->compute, err)))
+    if (pair->draft &&
+        !(pair->drafter = bd_draft_open(pair->draft, pair->target, pair->target->compute, err)))
         return false;
     int64_t block = pair->drafter ? pair->drafter->config.block_size : 1;
     pair->decoder = bd_decoder_create(pair->target, pair->drafter, pair->context + block + 1, err);
@@ -80,8 +85,8 @@ bool bd_pair_encode(const bd_pair *pair, const char *text, bd_tokens *tokens, bd
     if (tokens->count == 0)
         return bd_fail(err, "prompt: no tokens in it");
     if (tokens->count + 1 > pair->context)
-        return bd_fail(err, "prompt: %lld tokens, the context has %lld (--ctx-size)", (long long)tokens->count,
-                       (long long)pair->context);
+        return bd_fail(err, "prompt: %lld tokens, the context has %lld (--ctx-size)",
+                       (long long)tokens->count, (long long)pair->context);
     return true;
 }
 
@@ -127,7 +132,8 @@ int64_t bd_pair_stops(const bd_pair *pair, int32_t stops[BD_MOST_STOPS])
     return pair->target->config.stop_count;
 }
 
-bool bd_pair_measure(bd_pair *pair, const bd_generation_report *report, bd_pair_cost *cost, bd_error *err)
+bool bd_pair_measure(bd_pair *pair, const bd_generation_report *report, bd_pair_cost *cost,
+                     bd_error *err)
 {
     enum { REPEATS = 21 };
     *cost = (bd_pair_cost){.single = bd_decoder_cost(pair->decoder, 1, REPEATS, err)};
@@ -140,12 +146,14 @@ bool bd_pair_measure(bd_pair *pair, const bd_generation_report *report, bd_pair_
     return cost->block >= 0;
 }
 
-// --- prompts ----------------------------------------------------------------------------------------------
+// --- prompts
+// ----------------------------------------------------------------------------------------------
 
 bool bd_prompts_add(bd_prompts *prompts, const char *text, const char *category)
 {
     size_t size = (size_t)(prompts->count + 1) * sizeof(char *);
-    char **items = realloc(prompts->items, size), **categories = items ? realloc(prompts->categories, size) : NULL;
+    char **items = realloc(prompts->items, size),
+         **categories = items ? realloc(prompts->categories, size) : NULL;
     if (items)
         prompts->items = items;
     if (!categories)

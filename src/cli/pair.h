@@ -9,8 +9,8 @@
 typedef struct {
     const char *model, *draft, *tokenizer; /* folders; tokenizer NULL: the model's */
     const char *dtype;                     /* "f32" or "bf16" */
-    int64_t context;                       /* tokens of KV cache; 0: the model's positions, at most 8192 */
-    int64_t threads;                       /* 0: all */
+    int64_t context; /* tokens of KV cache; 0: the model's positions, at most 8192 */
+    int64_t threads; /* 0: all */
     /* Opened by bd_pair_open. */
     bd_model *target;
     bd_draft *drafter; /* NULL: no draft */
@@ -28,8 +28,8 @@ bool bd_pair_open(bd_pair *pair, bd_error *err);
 bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err);
 void bd_pair_close(bd_pair *pair);
 
-/* A prompt's ids, with the tokens that the tokenizer puts around a text. Text that is not UTF-8, that
- * has no tokens, or that leaves no room in the context is refused. */
+/* A prompt's ids, with the tokens that the tokenizer puts around a text. Text that is not UTF-8,
+ * that has no tokens, or that leaves no room in the context is refused. */
 bool bd_pair_encode(const bd_pair *pair, const char *text, bd_tokens *tokens, bd_error *err);
 
 /* A file of token ids, separated by blanks or commas, appended to `tokens`. */
@@ -44,7 +44,8 @@ typedef struct {
     double draft;         /* seconds of a proposal, from the report */
     double break_even;    /* accept length from which drafting pays */
 } bd_pair_cost;
-bool bd_pair_measure(bd_pair *pair, const bd_generation_report *report, bd_pair_cost *cost, bd_error *err);
+bool bd_pair_measure(bd_pair *pair, const bd_generation_report *report, bd_pair_cost *cost,
+                     bd_error *err);
 
 /* A list of prompts: one text, or JSONL records ("turns", "prompt", "text", "messages"). */
 typedef struct {
@@ -53,7 +54,8 @@ typedef struct {
     int64_t count;
 } bd_prompts;
 bool bd_prompts_add(bd_prompts *prompts, const char *text, const char *category);
-/* First user turn of each record, at most `most`; a text record is cut after `cut` bytes at a space. */
+/* First user turn of each record, at most `most`; a text record is cut after `cut` bytes at a
+ * space. */
 bool bd_prompts_read(bd_prompts *prompts, const char *path, int64_t most, bd_error *err);
 void bd_prompts_free(bd_prompts *prompts);
 

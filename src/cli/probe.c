@@ -1,4 +1,5 @@
-/* bdlm probe - one golden case in, every computed tensor out; or all cases below a folder, compared. */
+/* bdlm probe - one golden case in, every computed tensor out; or all cases below a folder,
+ * compared. */
 #include "cli/probe.h"
 
 #include <dirent.h>
@@ -14,9 +15,11 @@
 #include "cli/probe_compare.h"
 #include "format/json.h"
 
-// --- reading and answering -------------------------------------------------------------------------------
+// --- reading and answering
+// -------------------------------------------------------------------------------
 
-static const bd_tensor *input(bd_probe *probe, const char *name, int rank, int64_t *shape, bd_error *err)
+static const bd_tensor *input(bd_probe *probe, const char *name, int rank, int64_t *shape,
+                              bd_error *err)
 {
     const bd_tensor *tensor = probe->inputs ? bd_safetensors_find(probe->inputs, name) : NULL;
     if (!tensor) {
@@ -24,7 +27,8 @@ static const bd_tensor *input(bd_probe *probe, const char *name, int rank, int64
         return NULL;
     }
     if (rank >= 0 && tensor->rank != rank) {
-        bd_fail(err, "%s: tensor %s has %d dimensions, %d wanted", probe->path, name, tensor->rank, rank);
+        bd_fail(err, "%s: tensor %s has %d dimensions, %d wanted", probe->path, name, tensor->rank,
+                rank);
         return NULL;
     }
     for (int i = 0; shape && i < tensor->rank; i++)
@@ -34,22 +38,26 @@ static const bd_tensor *input(bd_probe *probe, const char *name, int rank, int64
 
 static const int64_t any_size[BD_TENSOR_RANK] = {-1, -1, -1, -1, -1, -1, -1, -1};
 
-const float *bd_probe_floats(bd_probe *probe, const char *name, int rank, int64_t *shape, bd_error *err)
+const float *bd_probe_floats(bd_probe *probe, const char *name, int rank, int64_t *shape,
+                             bd_error *err)
 {
     const bd_tensor *tensor = input(probe, name, rank, shape, err);
     if (!tensor)
         return NULL;
     float *out = bd_arena_floats(probe->arena, tensor->count);
-    return bd_safetensors_read_f32(probe->inputs, name, tensor->rank, any_size, out, err) ? out : NULL;
+    return bd_safetensors_read_f32(probe->inputs, name, tensor->rank, any_size, out, err) ? out
+                                                                                          : NULL;
 }
 
-const int32_t *bd_probe_ints(bd_probe *probe, const char *name, int rank, int64_t *shape, bd_error *err)
+const int32_t *bd_probe_ints(bd_probe *probe, const char *name, int rank, int64_t *shape,
+                             bd_error *err)
 {
     const bd_tensor *tensor = input(probe, name, rank, shape, err);
     if (!tensor)
         return NULL;
     int32_t *out = bd_arena_ints(probe->arena, tensor->count);
-    return bd_safetensors_read_i32(probe->inputs, name, tensor->rank, any_size, out, err) ? out : NULL;
+    return bd_safetensors_read_i32(probe->inputs, name, tensor->rank, any_size, out, err) ? out
+                                                                                          : NULL;
 }
 
 bool bd_probe_has(const bd_probe *probe, const char *name)
@@ -84,7 +92,8 @@ void bd_probe_put(bd_probe *probe, const char *name, bd_dtype dtype, int rank, c
     if (probe->count == BD_PROBE_TENSORS)
         abort();
     bd_tensor *tensor = &probe->tensors[probe->count++];
-    *tensor = (bd_tensor){.name = bd_arena_text(probe->arena, name), .dtype = dtype, .rank = rank, .count = 1};
+    *tensor = (bd_tensor){
+        .name = bd_arena_text(probe->arena, name), .dtype = dtype, .rank = rank, .count = 1};
     for (int i = 0; i < rank; i++) {
         tensor->shape[i] = shape[i];
         tensor->count *= shape[i];
@@ -96,8 +105,8 @@ void bd_probe_put(bd_probe *probe, const char *name, bd_dtype dtype, int rank, c
     tensor->data = copy;
 }
 
-void bd_probe_put_ints(bd_probe *probe, const char *name, bd_dtype dtype, int rank, const int64_t *shape,
-                       const int32_t *data)
+void bd_probe_put_ints(bd_probe *probe, const char *name, bd_dtype dtype, int rank,
+                       const int64_t *shape, const int32_t *data)
 {
     int64_t count = 1;
     for (int i = 0; i < rank; i++)
@@ -119,7 +128,8 @@ void bd_probe_scalar(bd_probe *probe, const char *name, double value)
     json_object_set_new(probe->answer, name, json_real(value));
 }
 
-// --- which family ----------------------------------------------------------------------------------------
+// --- which family
+// ----------------------------------------------------------------------------------------
 
 typedef struct {
     const char *name;
@@ -159,7 +169,8 @@ static family find_family(const bd_probe *probe)
         break;
     }
     if (bd_probe_has(probe, "tokens"))
-        return bd_probe_has(probe, "corruption") ? (family){"opd", bd_probe_on_policy} : (family){"rollout", bd_probe_rollout};
+        return bd_probe_has(probe, "corruption") ? (family){"opd", bd_probe_on_policy}
+                                                 : (family){"rollout", bd_probe_rollout};
     if (bd_probe_has(probe, "student_logits"))
         return (family){"distill", bd_probe_distill};
     if (bd_probe_has(probe, "param0"))
@@ -171,12 +182,14 @@ static family find_family(const bd_probe *probe)
     json_t *first = json_array_get(json_object_get(probe->json, "cases"), 0);
     if (json_object_get(first, "messages"))
         return (family){"chat", bd_probe_chat};
-    if (json_object_get(first, "ids") || json_object_get(first, "text") || json_object_get(first, "repeat"))
+    if (json_object_get(first, "ids") || json_object_get(first, "text") ||
+        json_object_get(first, "repeat"))
         return (family){"tokens", bd_probe_tokens};
     return (family){NULL, NULL};
 }
 
-/* The folder above the case that holds models/ or draft folders: what model paths are relative to. */
+/* The folder above the case that holds models/ or draft folders: what model paths are relative to.
+ */
 static bool find_root(const char *path, char root[BD_PATH], bd_error *err)
 {
     char *real = realpath(path, NULL);
@@ -197,12 +210,15 @@ static bool find_root(const char *path, char root[BD_PATH], bd_error *err)
         if (found)
             return true;
     }
-    return bd_fail(err, "%s: no folder above it holds models/ or target folders; give --root", path);
+    return bd_fail(err, "%s: no folder above it holds models/ or target folders; give --root",
+                   path);
 }
 
-// --- one case ----------------------------------------------------------------------------------------------
+// --- one case
+// ----------------------------------------------------------------------------------------------
 
-/* Unlike other files of this project a case may hold "\u0000" in a string: it is a text to encode. */
+/* Unlike other files of this project a case may hold "\u0000" in a string: it is a text to encode.
+ */
 static json_t *load_case(const char *path, bd_error *err)
 {
     json_error_t why;
@@ -262,7 +278,8 @@ static bool run_case(const char *path, const char *root, const char *out, bd_err
     if (ok) {
         family f = find_family(&probe);
         if (!f.name)
-            ok = bd_fail(err, "%s: not a golden case: no known \"type\", \"table\" or input tensors", path);
+            ok = bd_fail(
+                err, "%s: not a golden case: no known \"type\", \"table\" or input tensors", path);
         else if (!f.run)
             ok = bd_fail(err, "%s: cases of family %s cannot be run by this version", path, f.name);
         else
@@ -275,7 +292,8 @@ static bool run_case(const char *path, const char *root, const char *out, bd_err
     return ok;
 }
 
-// --- all cases ----------------------------------------------------------------------------------------------
+// --- all cases
+// ----------------------------------------------------------------------------------------------
 
 static bool case_of_all(const char *path, const char *root, bd_probe_totals *totals, bd_error *err)
 {
@@ -292,7 +310,8 @@ static bool case_of_all(const char *path, const char *root, bd_probe_totals *tot
         if (!f.run)
             probe.skipped = "this version cannot run the family";
         else if (!f.run(&probe, &why))
-            snprintf(result.first_failure, sizeof result.first_failure, "%s", why.message), result.failures = 1;
+            snprintf(result.first_failure, sizeof result.first_failure, "%s", why.message),
+                result.failures = 1;
         else if (!probe.skipped)
             bd_probe_compare(&probe, &result);
         bd_probe_totals_add(totals, f.name, path, &result, probe.skipped);
@@ -309,8 +328,9 @@ static bool walk(const char *folder, const char *root, bd_probe_totals *totals, 
     for (int64_t i = 0; i < count; i++) {
         char path[BD_PATH];
         size_t length = strlen(names[i]);
-        bool is_case = length > 5 && !strcmp(names[i] + length - 5, ".json") && strcmp(names[i], "config.json") &&
-                       strcmp(names[i], "index.json") && strcmp(names[i], "tokenizers.json") &&
+        bool is_case = length > 5 && !strcmp(names[i] + length - 5, ".json") &&
+                       strcmp(names[i], "config.json") && strcmp(names[i], "index.json") &&
+                       strcmp(names[i], "tokenizers.json") &&
                        strcmp(names[i], "model.safetensors.index.json");
         ok = ok && bd_path_join(path, folder, names[i], err);
         if (ok && bd_folder_exists(path))
@@ -329,17 +349,20 @@ int bd_command_probe(int argc, char **argv)
     const char *out = NULL, *root = NULL, *all = NULL;
     bd_text_list words = {0};
     const bd_option list[] = {
-        {"out", "o", BD_ARGUMENT_TEXT, "FILE.safetensors", "where tensors go; scalars beside it as .json", &out,
+        {"out", "o", BD_ARGUMENT_TEXT, "FILE.safetensors",
+         "where tensors go; scalars beside it as .json", &out, 0, 0, false},
+        {"root", NULL, BD_ARGUMENT_TEXT, "DIR", "what model paths in a case are relative to", &root,
          0, 0, false},
-        {"root", NULL, BD_ARGUMENT_TEXT, "DIR", "what model paths in a case are relative to", &root, 0, 0, false},
-        {"all", NULL, BD_ARGUMENT_TEXT, "DIR", "run and compare every case below DIR", &all, 0, 0, false},
+        {"all", NULL, BD_ARGUMENT_TEXT, "DIR", "run and compare every case below DIR", &all, 0, 0,
+         false},
     };
-    const bd_options options = {.command = "probe",
-                                .usage = "CASE.json --out OUT.safetensors | --all DIR",
-                                .summary = "Computes the expected values of a golden case from its inputs alone.",
-                                .list = list,
-                                .count = 3,
-                                .arguments = &words};
+    const bd_options options = {
+        .command = "probe",
+        .usage = "CASE.json --out OUT.safetensors | --all DIR",
+        .summary = "Computes the expected values of a golden case from its inputs alone.",
+        .list = list,
+        .count = 3,
+        .arguments = &words};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("probe", &err);

@@ -4,18 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What the cases give; everything else in a case file is expected. `grad.` is an input of `clip` only. */
+/* What the cases give; everything else in a case file is expected. `grad.` is an input of `clip`
+ * only. */
 static bool is_input(const bd_probe *probe, const char *name)
 {
-    static const char *const model[] = {"inputs", "targets", "positions", "segments", "weights", NULL};
+    static const char *const model[] = {"inputs",   "targets", "positions",
+                                        "segments", "weights", NULL};
     static const char *const losses[] = {"logits", "targets", "weights", NULL};
-    static const char *const distill[] = {"student_logits", "teacher_logits", "targets", "weights", NULL};
+    static const char *const distill[] = {"student_logits", "teacher_logits", "targets", "weights",
+                                          NULL};
     static const char *const rollout[] = {"tokens", "positions", "segments", "completion", NULL};
-    static const char *const on_policy[] = {"tokens", "positions", "segments", "completion", "corruption",
-                                            "loss_mask", NULL};
+    static const char *const on_policy[] = {"tokens",     "positions", "segments", "completion",
+                                            "corruption", "loss_mask", NULL};
     static const char *const adamw[] = {"param0", "grads", NULL};
-    static const char *const step[] = {"input_ids", "loss_mask", "anchors", "keep", "aux_hidden",
-                                       "teacher_logits", "teacher_hidden", NULL};
+    static const char *const step[] = {"input_ids",  "loss_mask",      "anchors",        "keep",
+                                       "aux_hidden", "teacher_logits", "teacher_hidden", NULL};
     const char *const *list = losses;
     if (json_object_get(probe->json, "type")) {
         const char *last = strrchr(name, '/');
@@ -76,7 +79,8 @@ static double value_at(const bd_tensor *tensor, int64_t i)
     case BD_BOOL:
         return ((const uint8_t *)tensor->data)[i];
     default:
-        bd_to_f32(tensor->dtype, (const char *)tensor->data + (size_t)i * bd_dtype_size(tensor->dtype), &single,
+        bd_to_f32(tensor->dtype,
+                  (const char *)tensor->data + (size_t)i * bd_dtype_size(tensor->dtype), &single,
                   1);
         return (double)single;
     }
@@ -117,7 +121,8 @@ static void compare_tensor(const bd_probe *probe, const bd_tensor *want, bd_prob
     bool moment_bits = want->dtype == BD_BF16 && !stored_moment;
     json_t *tolerance = json_object_get(probe->json, "tolerance");
     double relative = stored_moment ? 1.0 / 128 : bd_probe_option(probe, tolerance, "rel", 1e-4);
-    double limit = relative * scale + bd_probe_option(probe, tolerance, "abs", scale > 0 ? 0 : 1e-6);
+    double limit =
+        relative * scale + bd_probe_option(probe, tolerance, "abs", scale > 0 ? 0 : 1e-6);
     if (exact || moment_bits)
         limit = 0;
     if (!exact && scale > 0 && !stored_moment)
@@ -129,7 +134,8 @@ static void compare_tensor(const bd_probe *probe, const bd_tensor *want, bd_prob
 }
 
 /* Scalars beside the tensors that a probe must reproduce. */
-static void compare_number(const bd_probe *probe, const char *name, json_t *want, bd_probe_result *result)
+static void compare_number(const bd_probe *probe, const char *name, json_t *want,
+                           bd_probe_result *result)
 {
     result->compared++;
     json_t *got = json_object_get(probe->answer, name);
@@ -154,10 +160,12 @@ static void compare_number(const bd_probe *probe, const char *name, json_t *want
     fail(result, name, text);
 }
 
-static void compare_list(const char *name, json_t *want, json_t *got, double relative, bd_probe_result *result);
+static void compare_list(const char *name, json_t *want, json_t *got, double relative,
+                         bd_probe_result *result);
 
 /* Every field of `want` must be in `got`, numbers within the tolerance, the rest equal. */
-static void compare_value(const char *name, json_t *want, json_t *got, double relative, bd_probe_result *result)
+static void compare_value(const char *name, json_t *want, json_t *got, double relative,
+                          bd_probe_result *result)
 {
     if (json_is_object(want)) {
         const char *key;
@@ -185,19 +193,23 @@ static void compare_value(const char *name, json_t *want, json_t *got, double re
     }
 }
 
-static void compare_list(const char *name, json_t *want, json_t *got, double relative, bd_probe_result *result)
+static void compare_list(const char *name, json_t *want, json_t *got, double relative,
+                         bd_probe_result *result)
 {
     if (json_array_size(want) != json_array_size(got))
         return fail(result, name, "another length");
     size_t i;
     json_t *value;
-    json_array_foreach(want, i, value) compare_value(name, value, json_array_get(got, i), relative, result);
+    json_array_foreach(want, i, value)
+        compare_value(name, value, json_array_get(got, i), relative, result);
 }
 
-/* Tables: the answer has the case's result fields under the same names; `error: true` where refused. */
+/* Tables: the answer has the case's result fields under the same names; `error: true` where
+ * refused. */
 static void compare_cases(const bd_probe *probe, const char *list, bd_probe_result *result)
 {
-    json_t *wanted = json_object_get(probe->json, list), *found = json_object_get(probe->answer, list);
+    json_t *wanted = json_object_get(probe->json, list),
+           *found = json_object_get(probe->answer, list);
     size_t i;
     json_t *want;
     if (json_array_size(wanted) != json_array_size(found))
@@ -208,7 +220,8 @@ static void compare_cases(const bd_probe *probe, const char *list, bd_probe_resu
         json_t *got = json_array_get(found, i);
         char name[80];
         snprintf(name, sizeof name, "%s[%zu]", list, i);
-        if (json_is_true(json_object_get(want, "error")) != json_is_true(json_object_get(got, "error"))) {
+        if (json_is_true(json_object_get(want, "error")) !=
+            json_is_true(json_object_get(got, "error"))) {
             fail(result, name, "refused in one, not in the other");
             continue;
         }
@@ -232,12 +245,14 @@ static void compare_cases(const bd_probe *probe, const char *list, bd_probe_resu
 
 void bd_probe_compare(const bd_probe *probe, bd_probe_result *result)
 {
-    static const char *const scalars[] = {"loss_sum", "weight_sum", "loss", "grad_all_zero", "micro_sums",
-                                          "micro_weights", "weight_total", "mean_of_micro_means", "grad_norm",
-                                          "norm", "log", "confident_commits", "total_commits", "soft_sum",
-                                          "hard_sum", "total_sum", "argmax", "trace"};
-    static const char *const lists[] = {"target_layer_ids", "lambda_base", "draft_cases", "speculative",
-                                        "decode_only"};
+    static const char *const scalars[] = {
+        "loss_sum",      "weight_sum",    "loss",         "grad_all_zero",
+        "micro_sums",    "micro_weights", "weight_total", "mean_of_micro_means",
+        "grad_norm",     "norm",          "log",          "confident_commits",
+        "total_commits", "soft_sum",      "hard_sum",     "total_sum",
+        "argmax",        "trace"};
+    static const char *const lists[] = {"target_layer_ids", "lambda_base", "draft_cases",
+                                        "speculative", "decode_only"};
     for (int64_t i = 0; probe->inputs && i < bd_safetensors_count(probe->inputs); i++) {
         const bd_tensor *tensor = bd_safetensors_at(probe->inputs, i);
         if (!is_input(probe, tensor->name))
@@ -251,7 +266,8 @@ void bd_probe_compare(const bd_probe *probe, bd_probe_result *result)
         value = json_object_get(probe->json, scalars[i]);
         if (json_is_array(value)) {
             result->compared++;
-            compare_value(scalars[i], value, json_object_get(probe->answer, scalars[i]), 1e-4, result);
+            compare_value(scalars[i], value, json_object_get(probe->answer, scalars[i]), 1e-4,
+                          result);
         } else if (value) {
             compare_number(probe, scalars[i], value, result);
         }
@@ -279,7 +295,8 @@ void bd_probe_totals_add(bd_probe_totals *totals, const char *family, const char
     }
     if (skipped) {
         totals->family[i].skipped++;
-        snprintf(totals->family[i].skipped_why, sizeof totals->family[i].skipped_why, "%s", skipped);
+        snprintf(totals->family[i].skipped_why, sizeof totals->family[i].skipped_why, "%s",
+                 skipped);
         return;
     }
     totals->family[i].cases++;
@@ -297,11 +314,12 @@ bool bd_probe_totals_print(const bd_probe_totals *totals)
     printf("%-14s %6s %8s %14s\n", "family", "cases", "failed", "worst relative");
     for (int64_t i = 0; i < totals->count; i++) {
         if (totals->family[i].cases)
-            printf("%-14s %6lld %8lld %14.2e\n", totals->family[i].name, (long long)totals->family[i].cases,
-                   (long long)totals->family[i].failed_cases, totals->family[i].worst);
+            printf("%-14s %6lld %8lld %14.2e\n", totals->family[i].name,
+                   (long long)totals->family[i].cases, (long long)totals->family[i].failed_cases,
+                   totals->family[i].worst);
         if (totals->family[i].skipped)
-            printf("%-14s %6lld skipped: %s\n", totals->family[i].name, (long long)totals->family[i].skipped,
-                   totals->family[i].skipped_why);
+            printf("%-14s %6lld skipped: %s\n", totals->family[i].name,
+                   (long long)totals->family[i].skipped, totals->family[i].skipped_why);
         failed += totals->family[i].failed_cases;
         cases += totals->family[i].cases;
     }

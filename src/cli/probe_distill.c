@@ -7,7 +7,8 @@
 #include "distill/prepare.h"
 #include "format/json.h"
 
-static bool read_objective(bd_probe *probe, json_t *options, bd_distill_objective *objective, bd_error *err)
+static bool read_objective(bd_probe *probe, json_t *options, bd_distill_objective *objective,
+                           bd_error *err)
 {
     *objective = bd_distill_objective_default();
     objective->temperature = bd_probe_option(probe, options, "temperature", 1);
@@ -25,7 +26,8 @@ static void put_sums(bd_probe *probe, const bd_distill_result *result)
     bd_probe_scalar(probe, "hard_sum", result->hard_sum);
     bd_probe_scalar(probe, "total_sum", result->total_sum);
     bd_probe_scalar(probe, "weight_sum", result->weight_sum);
-    bd_probe_scalar(probe, "loss", result->weight_sum > 0 ? result->total_sum / result->weight_sum : 0);
+    bd_probe_scalar(probe, "loss",
+                    result->weight_sum > 0 ? result->total_sum / result->weight_sum : 0);
 }
 
 bool bd_probe_distill(bd_probe *probe, bd_error *err)
@@ -45,8 +47,8 @@ bool bd_probe_distill(bd_probe *probe, bd_error *err)
     float *gradient = bd_arena_zeros(probe->arena, rows * shape[2]);
     if (!bd_distill_check_logits(&objective, rows, shape[2], teacher, targets, weights, err))
         return false;
-    bd_distill_loss_on_logits(&objective, rows, shape[2], student, teacher, targets, weights, gradient, &result,
-                              probe->arena);
+    bd_distill_loss_on_logits(&objective, rows, shape[2], student, teacher, targets, weights,
+                              gradient, &result, probe->arena);
     bd_probe_put(probe, "soft_token", BD_F32, 2, shape, result.soft);
     bd_probe_put(probe, "hard_token", BD_F32, 2, shape, result.hard);
     bd_probe_put(probe, "grad_student_logits", BD_F32, 3, shape, gradient);
@@ -54,7 +56,8 @@ bool bd_probe_distill(bd_probe *probe, bd_error *err)
     return true;
 }
 
-// --- on-policy ---------------------------------------------------------------------------------------------
+// --- on-policy
+// ---------------------------------------------------------------------------------------------
 
 typedef struct {
     bd_distiller distiller;
@@ -70,20 +73,23 @@ static void keep(void *self, const bd_transition *t)
     if (o->transitions == o->room)
         return;
     memcpy(o->after + o->transitions++ * o->cells, t->after, (size_t)o->cells * sizeof(int32_t));
-    json_array_append_new(o->trace, json_pack("{s:s,s:I}", "kind", t->seed ? "seed" : "denoise", "block",
-                                              (json_int_t)t->block));
+    json_array_append_new(o->trace, json_pack("{s:s,s:I}", "kind", t->seed ? "seed" : "denoise",
+                                              "block", (json_int_t)t->block));
 }
 
 static bool read_rollout(bd_probe *probe, on_policy *o, bd_error *err)
 {
-    json_t *options = json_object_get(probe->json, "rollout"), *stop = json_object_get(probe->json, "stop_ids");
+    json_t *options = json_object_get(probe->json, "rollout"),
+           *stop = json_object_get(probe->json, "stop_ids");
     bd_canvas canvas;
-    if (!bd_canvas_make(bd_probe_word(options, "alignment", ""), bd_probe_word(options, "canvas", ""),
+    if (!bd_canvas_make(bd_probe_word(options, "alignment", ""),
+                        bd_probe_word(options, "canvas", ""),
                         (int64_t)bd_probe_option(probe, options, "block_size", 0),
                         (int64_t)bd_probe_option(probe, options, "mask_id", -1), &canvas, err))
         return false;
     o->distiller.rollout = bd_rollout_default(canvas);
-    o->distiller.rollout.commit.threshold = (float)bd_probe_option(probe, options, "threshold", 0.9);
+    o->distiller.rollout.commit.threshold =
+        (float)bd_probe_option(probe, options, "threshold", 0.9);
     o->distiller.rollout.temperature = (float)bd_probe_option(probe, options, "temperature", 1);
     o->distiller.rollout.max_steps = (int64_t)bd_probe_option(probe, options, "max_steps", -1);
     int32_t *ids = bd_arena_ints(probe->arena, (int64_t)json_array_size(stop) + 1);
@@ -104,8 +110,10 @@ static bool open_case(bd_probe *probe, on_policy *o, bd_error *err)
         !(rows->placement.segments = bd_probe_ints(probe, "segments", 2, NULL, err)) ||
         !(rows->completion = bd_probe_ints(probe, "completion", 2, NULL, err)) ||
         !(rows->corruption = bd_probe_ints(probe, "corruption", 2, NULL, err)) ||
-        !(rows->weights = bd_probe_floats(probe, "loss_mask", 2, NULL, err)) || !read_rollout(probe, o, err) ||
-        !read_objective(probe, json_object_get(probe->json, "loss_options"), &o->distiller.objective, err))
+        !(rows->weights = bd_probe_floats(probe, "loss_mask", 2, NULL, err)) ||
+        !read_rollout(probe, o, err) ||
+        !read_objective(probe, json_object_get(probe->json, "loss_options"),
+                        &o->distiller.objective, err))
         return false;
     rows->placement.rows = shape[0];
     rows->placement.length = shape[1];
@@ -115,19 +123,23 @@ static bool open_case(bd_probe *probe, on_policy *o, bd_error *err)
     o->trace = json_array();
     return bd_probe_folder(probe, "student", folder, err) &&
            (o->distiller.student = bd_model_open(folder, BD_F32, err)) &&
-           bd_model_train(o->distiller.student, err) && bd_probe_folder(probe, "teacher", folder, err) &&
-           (o->distiller.teacher = bd_model_open(folder, BD_F32, err)) && bd_distiller_check(&o->distiller, err);
+           bd_model_train(o->distiller.student, err) &&
+           bd_probe_folder(probe, "teacher", folder, err) &&
+           (o->distiller.teacher = bd_model_open(folder, BD_F32, err)) &&
+           bd_distiller_check(&o->distiller, err);
 }
 
 /* Logits of the rows `source` names, 0 where the weight is 0. */
 static void put_aligned(bd_probe *probe, const char *name, bd_model *model, const float *hidden,
                         const int32_t *source, const bd_prepared *batch)
 {
-    int64_t cells = batch->rows * batch->length, width = model->config.hidden, v = model->config.vocabulary;
+    int64_t cells = batch->rows * batch->length, width = model->config.hidden,
+            v = model->config.vocabulary;
     float *logits = bd_arena_zeros(probe->arena, cells * v);
     for (int64_t at = 0; at < cells; at++)
         if (batch->weights[at] > 0)
-            bd_model_logits(model, hidden + (at / batch->length * batch->length + source[at]) * width, 1,
+            bd_model_logits(model,
+                            hidden + (at / batch->length * batch->length + source[at]) * width, 1,
                             logits + at * v, probe->arena);
     bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){batch->rows, batch->length, v}, logits);
 }
@@ -197,12 +209,14 @@ bool bd_probe_on_policy(bd_probe *probe, bd_error *err)
         bd_tape tape = bd_tape_begin(probe->arena, BD_F32, true);
         ok = bd_distill_step(&o.distiller, &batch, &tape, &result, err);
         put_batch(probe, &o, &batch);
-        put_aligned(probe, "teacher_logits", o.distiller.teacher, batch.teacher_hidden, batch.teacher_source, &batch);
+        put_aligned(probe, "teacher_logits", o.distiller.teacher, batch.teacher_hidden,
+                    batch.teacher_source, &batch);
         put_student_logits(probe, &o, &batch);
         bd_probe_put(probe, "soft_token", BD_F32, 2, shape, result.soft);
         bd_probe_put(probe, "hard_token", BD_F32, 2, shape, result.hard);
         put_sums(probe, &result);
-        put_gradients(probe, o.distiller.student, result.weight_sum > 0 ? 1 / result.weight_sum : 0);
+        put_gradients(probe, o.distiller.student,
+                      result.weight_sum > 0 ? 1 / result.weight_sum : 0);
     }
     json_decref(o.trace);
     bd_model_close(o.distiller.student);

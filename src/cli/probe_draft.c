@@ -29,32 +29,38 @@ static bool open_pair(bd_probe *probe, pair *p, bd_error *err)
 {
     char folder[BD_PATH];
     *p = (pair){0};
-    return bd_probe_folder(probe, "target", folder, err) && (p->target = bd_model_open(folder, BD_F32, err)) &&
+    return bd_probe_folder(probe, "target", folder, err) &&
+           (p->target = bd_model_open(folder, BD_F32, err)) &&
            bd_probe_folder(probe, "draft", folder, err) &&
            (p->draft = bd_draft_open(folder, p->target, BD_F32, err));
 }
 
-// --- a training step ----------------------------------------------------------------------------------------
+// --- a training step
+// ----------------------------------------------------------------------------------------
 
-static bool read_objective(bd_probe *probe, bd_draft *draft, bd_draft_objective *objective, bd_error *err)
+static bool read_objective(bd_probe *probe, bd_draft *draft, bd_draft_objective *objective,
+                           bd_error *err)
 {
     json_t *options = json_object_get(probe->json, "options");
     bool dpace = !strcmp(bd_probe_word(options, "dflash_loss_objective", "decay"), "dpace");
     *objective = (bd_draft_objective){
         .weighting = {.objective = dpace ? BD_WEIGHT_DPACE : BD_WEIGHT_DECAY,
-                      .decay = (float)bd_probe_option(probe, options, "dflash_loss_decay_factor", 0),
+                      .decay =
+                          (float)bd_probe_option(probe, options, "dflash_loss_decay_factor", 0),
                       .alpha = (float)bd_probe_option(probe, options, "dflash_dpace_alpha", 0.5)},
         .distill = bd_probe_option(probe, options, "dflash_self_logit_distillation", 0) != 0};
     objective->ce_alpha = (float)bd_probe_option(probe, options, "dflash_ce_loss_alpha", 0.1);
     objective->l1_alpha = (float)bd_probe_option(probe, options, "dflash_l1_loss_alpha", 0.9);
-    objective->confidence_alpha = (float)bd_probe_option(probe, options, "dflash_confidence_head_alpha", 0);
+    objective->confidence_alpha =
+        (float)bd_probe_option(probe, options, "dflash_confidence_head_alpha", 0);
     objective->lambda = (float)bd_probe_option(probe, options, "lambda_base", 1);
     bd_probe_lattice_objective(probe, options, objective);
     // In case files the options decide window and causality, not the draft's config.
     draft->config.window = (int64_t)bd_probe_option(probe, options, "dflash_swa_window_size", 0);
-    draft->config.causality = !strcmp(bd_probe_word(options, "dflash_draft_attention", "bidirectional"), "causal")
-                                  ? BD_DRAFT_CAUSAL
-                                  : BD_DRAFT_BIDIRECTIONAL;
+    draft->config.causality =
+        !strcmp(bd_probe_word(options, "dflash_draft_attention", "bidirectional"), "causal")
+            ? BD_DRAFT_CAUSAL
+            : BD_DRAFT_BIDIRECTIONAL;
     return bd_weighting_check(&objective->weighting, err);
 }
 
@@ -83,7 +89,8 @@ static bool read_batch(bd_probe *probe, bd_draft_batch *batch, bd_anchors *ancho
                                                                 : BD_TEACHER_NONE;
     if (batch->teacher_kind == BD_TEACHER_NONE)
         return true;
-    const char *name = batch->teacher_kind == BD_TEACHER_LOGITS ? "teacher_logits" : "teacher_hidden";
+    const char *name =
+        batch->teacher_kind == BD_TEACHER_LOGITS ? "teacher_logits" : "teacher_hidden";
     return (batch->teacher = bd_probe_floats(probe, name, 3, NULL, err)) != NULL;
 }
 
@@ -91,7 +98,8 @@ static bool read_batch(bd_probe *probe, bd_draft_batch *batch, bd_anchors *ancho
 static void put_blocks(bd_probe *probe, const bd_draft *draft, const bd_draft_batch *batch)
 {
     int64_t bs = draft->config.block_size, n = batch->anchors->blocks, rows = batch->rows;
-    bd_block_batch blocks = {rows, batch->length, bs, batch->tokens, batch->loss_mask, batch->anchors};
+    bd_block_batch blocks = {rows,          batch->length,    bs,
+                             batch->tokens, batch->loss_mask, batch->anchors};
     int64_t slots = bd_block_slots(&blocks);
     int32_t *ints = bd_arena_ints(probe->arena, slots);
     const int64_t flat[2] = {rows, n * bs}, nested[3] = {rows, n, bs};
@@ -99,7 +107,8 @@ static void put_blocks(bd_probe *probe, const bd_draft *draft, const bd_draft_ba
     bd_probe_put_ints(probe, "noise_ids", BD_I64, 2, flat, ints);
     bd_block_positions(&blocks, ints);
     bd_probe_put_ints(probe, "positions", BD_I64, 2, flat, ints);
-    bd_block_targets targets = bd_block_targets_make(&blocks, draft->config.variant->label_shift, probe->arena);
+    bd_block_targets targets =
+        bd_block_targets_make(&blocks, draft->config.variant->label_shift, probe->arena);
     bd_probe_put_ints(probe, "labels", BD_I64, 3, nested, targets.token);
     bd_probe_put_ints(probe, "label_positions", BD_I64, 3, nested, targets.position);
     bd_probe_put(probe, "supervised", BD_F32, 3, nested, targets.supervised);
@@ -110,7 +119,8 @@ static void put_blocks(bd_probe *probe, const bd_draft *draft, const bd_draft_ba
 
 static void put_visible(bd_probe *probe, const bd_draft *draft, const bd_draft_batch *batch)
 {
-    int64_t queries = batch->anchors->blocks * draft->config.block_size, keys = batch->length + queries;
+    int64_t queries = batch->anchors->blocks * draft->config.block_size,
+            keys = batch->length + queries;
     bd_visibility rule = bd_draft_rule(&draft->config, 0, batch->length, batch->anchors);
     uint8_t *visible = bd_arena_alloc(probe->arena, (size_t)(batch->rows * queries * keys));
     for (int64_t b = 0; b < batch->rows; b++)
@@ -144,9 +154,11 @@ static void put_scalar(bd_probe *probe, json_t *expected, const char *name, doub
 static void put_context(bd_probe *probe, bd_draft *draft, const bd_draft_batch *batch)
 {
     bd_tape tape = bd_tape_begin(probe->arena, BD_F32, false);
-    bd_value *context = bd_draft_context(draft, &tape, batch->features, batch->rows * batch->length);
+    bd_value *context =
+        bd_draft_context(draft, &tape, batch->features, batch->rows * batch->length);
     bd_probe_put(probe, "context", BD_F32, 3,
-                 (int64_t[]){batch->rows, batch->length, draft->target->config.hidden}, context->data);
+                 (int64_t[]){batch->rows, batch->length, draft->target->config.hidden},
+                 context->data);
 }
 
 /* Loss, accuracy and what else the variant reports. */
@@ -168,7 +180,8 @@ static void put_loss(bd_probe *probe, const bd_draft_loss *loss)
 
 bool bd_probe_train_step(bd_probe *probe, bd_error *err)
 {
-    const bd_draft_variant *variant = bd_draft_variant_find(bd_probe_word(probe->json, "variant", ""), NULL);
+    const bd_draft_variant *variant =
+        bd_draft_variant_find(bd_probe_word(probe->json, "variant", ""), NULL);
     if (!variant) {
         probe->skipped = "this version does not have the variant";
         return true;
@@ -178,7 +191,8 @@ bool bd_probe_train_step(bd_probe *probe, bd_error *err)
     bd_draft_batch batch;
     bd_draft_objective objective;
     bd_draft_loss loss;
-    bool ok = open_pair(probe, &p, err) && bd_draft_train(p.draft, err) && read_batch(probe, &batch, &anchors, err) &&
+    bool ok = open_pair(probe, &p, err) && bd_draft_train(p.draft, err) &&
+              read_batch(probe, &batch, &anchors, err) &&
               read_objective(probe, p.draft, &objective, err);
     if (ok) {
         int64_t hidden = p.target->config.hidden, vocabulary = p.target->config.vocabulary;
@@ -190,7 +204,8 @@ bool bd_probe_train_step(bd_probe *probe, bd_error *err)
                                   .final_logits = bd_arena_zeros(probe->arena, slots * vocabulary),
                                   .confidence = bd_arena_zeros(probe->arena, slots)};
         bd_tape tape = bd_tape_begin(probe->arena, BD_F32, true);
-        ok = bd_draft_step_run(p.draft, &tape, &batch, &objective, BD_DRAFT_MEAN, &record, &loss, err);
+        ok = bd_draft_step_run(p.draft, &tape, &batch, &objective, BD_DRAFT_MEAN, &record, &loss,
+                               err);
         if (ok) {
             float *logits = bd_arena_floats(probe->arena, slots * vocabulary);
             put_blocks(probe, p.draft, &batch);
@@ -213,9 +228,11 @@ bool bd_probe_train_step(bd_probe *probe, bd_error *err)
     return ok;
 }
 
-// --- anchors and tables ---------------------------------------------------------------------------------------
+// --- anchors and tables
+// ---------------------------------------------------------------------------------------
 
-static void put_anchors(bd_probe *probe, int64_t i, const char *mode, int64_t rows, const bd_anchors *anchors)
+static void put_anchors(bd_probe *probe, int64_t i, const char *mode, int64_t rows,
+                        const bd_anchors *anchors)
 {
     char name[64];
     const int64_t shape[2] = {rows, anchors->blocks};
@@ -239,11 +256,12 @@ bool bd_probe_anchors(bd_probe *probe, bd_error *err)
         const float *uniforms = mask ? bd_probe_floats(probe, name, 2, NULL, err) : NULL;
         if (!uniforms)
             return false;
-        bd_anchor_sampling sampling = {.rows = shape[0],
-                                       .length = shape[1],
-                                       .block_size = (int64_t)bd_probe_option(probe, given, "block_size", 0),
-                                       .most = (int64_t)bd_probe_option(probe, given, "num_anchors", 0),
-                                       .loss_mask = mask};
+        bd_anchor_sampling sampling = {
+            .rows = shape[0],
+            .length = shape[1],
+            .block_size = (int64_t)bd_probe_option(probe, given, "block_size", 0),
+            .most = (int64_t)bd_probe_option(probe, given, "num_anchors", 0),
+            .loss_mask = mask};
         bd_anchors anchors = bd_anchors_take(&sampling, uniforms, probe->arena);
         put_anchors(probe, (int64_t)i, "eager", shape[0], &anchors);
         sampling.fixed_width = true;
@@ -287,7 +305,8 @@ bool bd_probe_draft_tables(bd_probe *probe, bd_error *err)
     return true;
 }
 
-// --- generation -------------------------------------------------------------------------------------------------
+// --- generation
+// -------------------------------------------------------------------------------------------------
 
 static int64_t read_prompt(json_t *given, bd_arena *arena, const int32_t **prompt)
 {
@@ -296,8 +315,10 @@ static int64_t read_prompt(json_t *given, bd_arena *arena, const int32_t **promp
     return grid.columns;
 }
 
-/* The block drafted after a prompt: its hidden states and logits as tensors, its tokens in the answer. */
-static bool draft_case(bd_probe *probe, const pair *p, size_t index, json_t *given, json_t *answers, bd_error *err)
+/* The block drafted after a prompt: its hidden states and logits as tensors, its tokens in the
+ * answer. */
+static bool draft_case(bd_probe *probe, const pair *p, size_t index, json_t *given, json_t *answers,
+                       bd_error *err)
 {
     const int32_t *prompt;
     int64_t count = read_prompt(given, probe->arena, &prompt), bs = p->draft->config.block_size;
@@ -316,24 +337,30 @@ static bool draft_case(bd_probe *probe, const pair *p, size_t index, json_t *giv
         float *block_logits = bd_arena_floats(probe->arena, proposal.slots * vocabulary);
         bd_model_logits(p->target, proposal.hidden, proposal.slots, block_logits, probe->arena);
         snprintf(name, sizeof name, "%zu/hidden", index);
-        bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, proposal.slots, hidden}, proposal.hidden);
+        bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, proposal.slots, hidden},
+                     proposal.hidden);
         snprintf(name, sizeof name, "%zu/logits", index);
-        bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, proposal.slots, vocabulary}, block_logits);
+        bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, proposal.slots, vocabulary},
+                     block_logits);
         snprintf(name, sizeof name, "%zu/final_logits", index);
         if (proposal.logits)
-            bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, proposal.count, vocabulary}, proposal.logits);
+            bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, proposal.count, vocabulary},
+                         proposal.logits);
         snprintf(name, sizeof name, "%zu/confidence_logits", index);
         if (proposal.confidence)
-            bd_probe_put(probe, name, BD_F32, 2, (int64_t[]){1, proposal.count}, proposal.confidence);
+            bd_probe_put(probe, name, BD_F32, 2, (int64_t[]){1, proposal.count},
+                         proposal.confidence);
         bd_probe_lattice_draft(probe, p->draft, index, base, &proposal);
-        json_t *answer = json_pack("{s:O,s:i,s:o}", "prompt", json_object_get(given, "prompt"), "base_token", base,
-                                   "draft_tokens", bd_json_ints(proposal.tokens, drafted));
+        json_t *answer =
+            json_pack("{s:O,s:i,s:o}", "prompt", json_object_get(given, "prompt"), "base_token",
+                      base, "draft_tokens", bd_json_ints(proposal.tokens, drafted));
         bool head_skipped = p->draft->config.variant->validated_plain;
         proposal = (bd_proposal){.backbone_only = true};
         if (head_skipped)
             drafted = bd_decoder_propose(decoder, base, &proposal, err);
         if (head_skipped && drafted >= 0)
-            json_object_set_new(answer, "draft_tokens_backbone", bd_json_ints(proposal.tokens, drafted));
+            json_object_set_new(answer, "draft_tokens_backbone",
+                                bd_json_ints(proposal.tokens, drafted));
         json_array_append_new(answers, answer);
     }
     bd_decoder_free(decoder);
@@ -357,11 +384,13 @@ static void keep_cycle(void *self, const bd_cycle *cycle)
                                     (json_int_t)cycle->accepted, "emitted", emitted));
 }
 
-static bool speculative_case(bd_probe *probe, const pair *p, json_t *given, json_t *answers, bd_error *err)
+static bool speculative_case(bd_probe *probe, const pair *p, json_t *given, json_t *answers,
+                             bd_error *err)
 {
     const int32_t *prompt;
     int64_t count = read_prompt(given, probe->arena, &prompt);
-    json_t *eos = json_object_get(given, "eos_token_id"), *most = json_object_get(given, "max_draft");
+    json_t *eos = json_object_get(given, "eos_token_id"),
+           *most = json_object_get(given, "max_draft");
     int32_t stop = json_is_integer(eos) ? (int32_t)json_integer_value(eos) : -1;
     cycles all = {json_array(), json_array()};
     bd_generation options = bd_generation_default();
@@ -374,7 +403,8 @@ static bool speculative_case(bd_probe *probe, const pair *p, json_t *given, json
     options.self = &all;
     options.cycle = keep_cycle;
     int64_t room = count + options.most + 2 * p->draft->config.block_size + 2;
-    int32_t *drafted = bd_arena_ints(probe->arena, options.most), *plain = bd_arena_ints(probe->arena, options.most);
+    int32_t *drafted = bd_arena_ints(probe->arena, options.most),
+            *plain = bd_arena_ints(probe->arena, options.most);
     bd_decoder *decoder = bd_decoder_create(p->target, p->draft, room, err);
     int64_t n = decoder ? bd_generate(decoder, prompt, count, &options, drafted, NULL, err) : -1;
     options.most_proposed = 0;
@@ -382,16 +412,18 @@ static bool speculative_case(bd_probe *probe, const pair *p, json_t *given, json
     options.cycle = NULL;
     int64_t m = n >= 0 ? bd_generate(decoder, prompt, count, &options, plain, NULL, err) : -1;
     bd_decoder_free(decoder);
-    json_array_append_new(answers, json_pack("{s:O,s:o,s:o,s:o,s:o}", "prompt", json_object_get(given, "prompt"),
-                                             "output", bd_json_ints(drafted, n > 0 ? n : 0), "greedy",
-                                             bd_json_ints(plain, m > 0 ? m : 0), "accepted", all.accepted, "steps",
-                                             all.steps));
+    json_array_append_new(answers, json_pack("{s:O,s:o,s:o,s:o,s:o}", "prompt",
+                                             json_object_get(given, "prompt"), "output",
+                                             bd_json_ints(drafted, n > 0 ? n : 0), "greedy",
+                                             bd_json_ints(plain, m > 0 ? m : 0), "accepted",
+                                             all.accepted, "steps", all.steps));
     return m >= 0;
 }
 
 bool bd_probe_generation(bd_probe *probe, bd_error *err)
 {
-    const bd_draft_variant *variant = bd_draft_variant_find(bd_probe_word(probe->json, "variant", ""), NULL);
+    const bd_draft_variant *variant =
+        bd_draft_variant_find(bd_probe_word(probe->json, "variant", ""), NULL);
     if (!variant) {
         probe->skipped = "this version does not have the variant";
         return true;

@@ -30,7 +30,8 @@ static bool open_batches(bd_probe *probe, int rank, batches *b, bd_error *err)
         !(b->segments = bd_probe_ints(probe, "segments", rank, NULL, err)) ||
         !(b->weights = bd_probe_floats(probe, "weights", rank, NULL, err)) ||
         !bd_probe_folder(probe, "model", folder, err) ||
-        !bd_alignment_from_name(bd_probe_word(probe->json, "alignment", "same_position"), &b->alignment, err))
+        !bd_alignment_from_name(bd_probe_word(probe->json, "alignment", "same_position"),
+                                &b->alignment, err))
         return false;
     for (int i = 0; i < rank - 2; i++)
         b->count *= shape[i];
@@ -53,7 +54,8 @@ static bd_objective_rows rows_at(const batches *b, int64_t index)
         .weights = b->weights + offset};
 }
 
-static bool run(const bd_objective_rows *rows, batches *b, bd_probe *probe, bd_weighted *out, bd_error *err)
+static bool run(const bd_objective_rows *rows, batches *b, bd_probe *probe, bd_weighted *out,
+                bd_error *err)
 {
     bd_objective objective = {.alignment = b->alignment, .block_size = b->block_size};
     bd_loss loss = {0};
@@ -164,11 +166,14 @@ bool bd_probe_accumulate(bd_probe *probe, bd_error *err)
     return ok;
 }
 
-// --- whole updates -----------------------------------------------------------------------------------------
+// --- whole updates
+// -----------------------------------------------------------------------------------------
 
-static bool read_options(bd_probe *probe, bd_optimizer_options *options, bd_schedule *schedule, bd_error *err)
+static bool read_options(bd_probe *probe, bd_optimizer_options *options, bd_schedule *schedule,
+                         bd_error *err)
 {
-    json_t *adamw = json_object_get(probe->json, "adamw"), *rate = json_object_get(probe->json, "schedule");
+    json_t *adamw = json_object_get(probe->json, "adamw"),
+           *rate = json_object_get(probe->json, "schedule");
     *options = bd_optimizer_default();
     options->b1 = bd_probe_option(probe, adamw, "b1", options->b1);
     options->b2 = bd_probe_option(probe, adamw, "b2", options->b2);
@@ -177,8 +182,10 @@ static bool read_options(bd_probe *probe, bd_optimizer_options *options, bd_sche
     options->weight_decay = bd_probe_option(probe, adamw, "weight_decay", options->weight_decay);
     options->decay_matrices_only = bd_probe_option(probe, adamw, "decay_only_matrices", 1) != 0;
     options->clip = bd_probe_option(probe, probe->json, "clip", 0);
-    options->m_dtype = strcmp(bd_probe_word(probe->json, "m_kind", "fp32"), "bf16") ? BD_F32 : BD_BF16;
-    options->v_dtype = strcmp(bd_probe_word(probe->json, "v_kind", "fp32"), "bf16") ? BD_F32 : BD_BF16;
+    options->m_dtype =
+        strcmp(bd_probe_word(probe->json, "m_kind", "fp32"), "bf16") ? BD_F32 : BD_BF16;
+    options->v_dtype =
+        strcmp(bd_probe_word(probe->json, "v_kind", "fp32"), "bf16") ? BD_F32 : BD_BF16;
     *schedule = (bd_schedule){.peak = bd_probe_option(probe, rate, "peak", 0),
                               .final_fraction = bd_probe_option(probe, rate, "final_fraction", 0),
                               .warmup = (int64_t)bd_probe_option(probe, rate, "warmup", 0),
@@ -195,9 +202,11 @@ static void put_parameters(bd_probe *probe, const batches *b, const bd_optimizer
         snprintf(name, sizeof name, "param.%s", p->name);
         bd_probe_put(probe, name, BD_F32, p->rank, p->shape, p->value);
         snprintf(name, sizeof name, "m.%s", p->name);
-        bd_probe_put(probe, name, optimizer->options.m_dtype, p->rank, p->shape, optimizer->moments[i].m);
+        bd_probe_put(probe, name, optimizer->options.m_dtype, p->rank, p->shape,
+                     optimizer->moments[i].m);
         snprintf(name, sizeof name, "v.%s", p->name);
-        bd_probe_put(probe, name, optimizer->options.v_dtype, p->rank, p->shape, optimizer->moments[i].v);
+        bd_probe_put(probe, name, optimizer->options.v_dtype, p->rank, p->shape,
+                     optimizer->moments[i].v);
     }
 }
 
@@ -223,8 +232,9 @@ bool bd_probe_train(bd_probe *probe, bd_error *err)
         }
         double rate = bd_schedule_rate(&schedule, step);
         double norm = bd_optimizer_step(optimizer, total, rate);
-        json_array_append_new(log, json_pack("{s:f,s:f,s:f,s:f}", "loss", bd_weighted_value(total), "weight",
-                                             total.denominator, "grad_norm", norm, "lr", rate));
+        json_array_append_new(log, json_pack("{s:f,s:f,s:f,s:f}", "loss", bd_weighted_value(total),
+                                             "weight", total.denominator, "grad_norm", norm, "lr",
+                                             rate));
     }
     if (ok)
         put_parameters(probe, &b, optimizer);

@@ -1,4 +1,5 @@
-/* probe_numbers.c - cases without a model: cross entropy, AdamW, clipping, target forward passes. */
+/* probe_numbers.c - cases without a model: cross entropy, AdamW, clipping, target forward passes.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,7 +55,8 @@ bool bd_probe_adamw(bd_probe *probe, bd_error *err)
     bd_dtype m_dtype = m_half ? BD_BF16 : BD_F32, v_dtype = v_half ? BD_BF16 : BD_F32;
     int64_t steps = shape[0], n = shape[1];
     size_t m_row = (size_t)n * bd_dtype_size(m_dtype), v_row = (size_t)n * bd_dtype_size(v_dtype);
-    float *parameter = bd_arena_floats(probe->arena, n), *all = bd_arena_floats(probe->arena, steps * n);
+    float *parameter = bd_arena_floats(probe->arena, n),
+          *all = bd_arena_floats(probe->arena, steps * n);
     char *m = bd_arena_alloc(probe->arena, m_row), *v = bd_arena_alloc(probe->arena, v_row);
     char *all_m = bd_arena_alloc(probe->arena, m_row * (size_t)steps);
     char *all_v = bd_arena_alloc(probe->arena, v_row * (size_t)steps);
@@ -88,13 +90,14 @@ static void tap_all_layers(const bd_model *model, int64_t *layers)
 }
 
 /* hidden/i side by side in `taps` become tensors of their own. */
-static void put_hidden(bd_probe *probe, const float *taps, int64_t batch, int64_t length, int64_t count,
-                       int64_t hidden)
+static void put_hidden(bd_probe *probe, const float *taps, int64_t batch, int64_t length,
+                       int64_t count, int64_t hidden)
 {
     float *one = bd_arena_floats(probe->arena, batch * length * hidden);
     for (int64_t i = 0; i < count; i++) {
         for (int64_t r = 0; r < batch * length; r++)
-            memcpy(one + r * hidden, taps + (r * count + i) * hidden, (size_t)hidden * sizeof(float));
+            memcpy(one + r * hidden, taps + (r * count + i) * hidden,
+                   (size_t)hidden * sizeof(float));
         char name[32];
         snprintf(name, sizeof name, "hidden/%lld", (long long)i);
         bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){batch, length, hidden}, one);
@@ -112,7 +115,8 @@ bool bd_probe_target_forward(bd_probe *probe, bd_error *err)
     if (!model)
         return false;
     int64_t batch = shape[0], length = shape[1], hidden = model->config.hidden;
-    int64_t vocabulary = model->config.vocabulary, rows = batch * length, count = model->config.layers + 1;
+    int64_t vocabulary = model->config.vocabulary, rows = batch * length,
+            count = model->config.layers + 1;
     int64_t layers[BD_MOST_LAYERS + 1];
     tap_all_layers(model, layers);
     bd_hidden_request request = {.layers = layers,
@@ -135,7 +139,8 @@ bool bd_probe_target_forward(bd_probe *probe, bd_error *err)
     for (int64_t b = 0; b < batch; b++) {
         json_t *row = json_array();
         for (int64_t i = 0; i < length; i++)
-            json_array_append_new(row, json_integer(bd_argmax(logits + (b * length + i) * vocabulary, vocabulary)));
+            json_array_append_new(
+                row, json_integer(bd_argmax(logits + (b * length + i) * vocabulary, vocabulary)));
         json_array_append_new(best, row);
     }
     json_object_set_new(probe->answer, "argmax", best);
@@ -154,11 +159,15 @@ bool bd_probe_clip(bd_probe *probe, bd_error *err)
         if (strncmp(tensor->name, "grad.", 5) != 0)
             continue;
         float *gradient = bd_arena_floats(probe->arena, tensor->count);
-        if (!bd_safetensors_read_f32(probe->inputs, tensor->name, tensor->rank, tensor->shape, gradient, err))
+        if (!bd_safetensors_read_f32(probe->inputs, tensor->name, tensor->rank, tensor->shape,
+                                     gradient, err))
             return false;
         bd_parameter *p = items[list.count] = &parameters[list.count];
         list.count++;
-        *p = (bd_parameter){.name = tensor->name, .rank = tensor->rank, .count = tensor->count, .gradient = gradient};
+        *p = (bd_parameter){.name = tensor->name,
+                            .rank = tensor->rank,
+                            .count = tensor->count,
+                            .gradient = gradient};
         memcpy(p->shape, tensor->shape, sizeof p->shape);
     }
     double norm = bd_gradient_norm(&list);

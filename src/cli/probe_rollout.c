@@ -28,8 +28,8 @@ static void keep(void *self, const bd_transition *t)
     memcpy(all->picks + at, t->picks, bytes);
     memcpy(all->token + at, t->token, bytes);
     memcpy(all->confidence + at, t->confidence, bytes);
-    json_array_append_new(all->steps, json_pack("{s:s,s:I}", "kind", t->seed ? "seed" : "denoise", "block",
-                                                (json_int_t)t->block));
+    json_array_append_new(all->steps, json_pack("{s:s,s:I}", "kind", t->seed ? "seed" : "denoise",
+                                                "block", (json_int_t)t->block));
 }
 
 static trace trace_allocate(bd_arena *arena, int64_t cells, int64_t room)
@@ -93,20 +93,23 @@ bool bd_probe_rollout(bd_probe *probe, bd_error *err)
     rows.placement.rows = shape[0];
     rows.placement.length = shape[1];
     int64_t cells = shape[0] * shape[1];
-    bd_rollout_result result = {bd_arena_ints(probe->arena, cells), bd_arena_ints(probe->arena, cells),
+    bd_rollout_result result = {bd_arena_ints(probe->arena, cells),
+                                bd_arena_ints(probe->arena, cells),
                                 bd_arena_floats(probe->arena, cells)};
     // At most one pass per slot and one for the first token of each block.
     trace all = trace_allocate(probe->arena, cells, 2 * shape[1] + 2);
     bd_rollout_observer observer = {.self = &all, .transition = keep};
     bd_rollout_statistics statistics = {0};
-    bool ok = bd_rollout_model(model, NULL, &rows, &options, &observer, &result, &statistics, probe->arena, err);
+    bool ok = bd_rollout_model(model, NULL, &rows, &options, &observer, &result, &statistics,
+                               probe->arena, err);
     if (ok) {
         bd_probe_put(probe, "result", BD_I32, 2, shape, result.tokens);
         bd_probe_put(probe, "step", BD_I32, 2, shape, result.steps);
         bd_probe_put(probe, "logp", BD_F32, 2, shape, result.logps);
         put_trace(probe, &all, shape[0], shape[1]);
         json_object_set_new(probe->answer, "total_commits", json_integer(statistics.commits));
-        json_object_set_new(probe->answer, "confident_commits", json_integer(statistics.commits - statistics.forced));
+        json_object_set_new(probe->answer, "confident_commits",
+                            json_integer(statistics.commits - statistics.forced));
     }
     json_decref(all.steps);
     bd_model_close(model);

@@ -1,7 +1,7 @@
 /* probe_text.c - tokens.json and chat.json: the packages with real tokenizers must be installed.
  *
- * They are looked for in the folder that BDLM_NPM names, then in ./node_modules. Unless all are there
- * the case is skipped with a word about why.
+ * They are looked for in the folder that BDLM_NPM names, then in ./node_modules. Unless all are
+ * there the case is skipped with a word about why.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +78,8 @@ static bool open_tokenizers(bd_probe *probe, tokenizers *all, bd_error *err)
         all->items[all->count++] = (named_tokenizer){name, tokenizer};
     }
     if (all->count < (int)json_object_size(all->list))
-        probe->skipped = "not all packages of tokenizers.json are installed (BDLM_NPM names their folder)";
+        probe->skipped =
+            "not all packages of tokenizers.json are installed (BDLM_NPM names their folder)";
     return true;
 }
 
@@ -113,7 +114,8 @@ static json_t *decoded(const bd_tokenizer *tokenizer, const bd_tokens *tokens, b
     return out;
 }
 
-/* "decoded" holds what does not give the text back, "decoded_without_special" what differs from that. */
+/* "decoded" holds what does not give the text back, "decoded_without_special" what differs from
+ * that. */
 static bool encode_case(tokenizers *all, json_t *given, json_t *out, bd_error *err)
 {
     json_t *ids = json_object(), *plain = json_object(), *without = json_object();
@@ -129,7 +131,8 @@ static bool encode_case(tokenizers *all, json_t *given, json_t *out, bd_error *e
             for (int64_t k = 0; k < tokens.count; k++)
                 json_array_append_new(list, json_integer(tokens.ids[k]));
             json_object_set_new(ids, t->name, list);
-            json_t *back = decoded(t->tokenizer, &tokens, false), *skip = decoded(t->tokenizer, &tokens, true);
+            json_t *back = decoded(t->tokenizer, &tokens, false),
+                   *skip = decoded(t->tokenizer, &tokens, true);
             if (!json_equal(back, original))
                 json_object_set(plain, t->name, back);
             if (!json_equal(skip, back))
@@ -190,18 +193,19 @@ bool bd_probe_tokens(bd_probe *probe, bd_error *err)
     return ok;
 }
 
-// --- chat.json ---------------------------------------------------------------------------------------------
+// --- chat.json
+// ---------------------------------------------------------------------------------------------
 
 static json_t *spans_of(const bd_conversation *conversation)
 {
     json_t *list = json_array();
     for (int64_t i = 0; i < conversation->span_count; i++) {
         const bd_chat_span *span = &conversation->spans[i];
-        json_array_append_new(list,
-                              json_pack("{s:I,s:[I,I],s:[I,I],s:b}", "message", (json_int_t)span->message, "bytes",
-                                        (json_int_t)span->begin, (json_int_t)span->end, "tokens",
-                                        (json_int_t)span->token_begin, (json_int_t)span->token_end,
-                                        "starts_inside_token", span->starts_inside_token));
+        json_array_append_new(
+            list, json_pack("{s:I,s:[I,I],s:[I,I],s:b}", "message", (json_int_t)span->message,
+                            "bytes", (json_int_t)span->begin, (json_int_t)span->end, "tokens",
+                            (json_int_t)span->token_begin, (json_int_t)span->token_end,
+                            "starts_inside_token", span->starts_inside_token));
     }
     return list;
 }
@@ -214,8 +218,9 @@ static json_t *render(const bd_chat *chat, const bd_chat_request *request, bd_er
         json_t *ids = json_array();
         for (int64_t i = 0; i < made.tokens.count; i++)
             json_array_append_new(ids, json_integer(made.tokens.ids[i]));
-        out = json_pack("{s:o,s:o,s:o}", "text", json_stringn(made.text.data ? made.text.data : "", made.text.size),
-                        "ids", ids, "assistant", spans_of(&made));
+        out = json_pack("{s:o,s:o,s:o}", "text",
+                        json_stringn(made.text.data ? made.text.data : "", made.text.size), "ids",
+                        ids, "assistant", spans_of(&made));
     }
     bd_conversation_free(&made);
     return out;
@@ -228,12 +233,14 @@ static json_t *variables_of(json_t *given)
     return thinking ? json_pack("{s:O}", "enable_thinking", thinking) : NULL;
 }
 
-static bool chat_case(const named_tokenizer *t, const bd_chat *chat, json_t *given, json_t *rendered, bd_error *err)
+static bool chat_case(const named_tokenizer *t, const bd_chat *chat, json_t *given,
+                      json_t *rendered, bd_error *err)
 {
     bd_chat_request request = {.messages = json_object_get(given, "messages"),
                                .tools = json_object_get(given, "tools"),
                                .variables = variables_of(given),
-                               .add_generation_prompt = json_is_true(json_object_get(given, "add_generation_prompt"))};
+                               .add_generation_prompt =
+                                   json_is_true(json_object_get(given, "add_generation_prompt"))};
     json_t *made = render(chat, &request, err);
     json_decref(request.variables);
     if (!made)

@@ -34,7 +34,8 @@ static const bd_recipe_option *find(const bd_recipe_arguments *arguments, const 
     return NULL;
 }
 
-bool bd_recipe_arguments_take(void *self, const char *name, const char *value, int *used, bd_error *err)
+bool bd_recipe_arguments_take(void *self, const char *name, const char *value, int *used,
+                              bd_error *err)
 {
     bd_recipe_arguments *arguments = self;
     bool is_recipe = !strcmp(name, "recipe"), is_set = !strcmp(name, "set");
@@ -66,8 +67,9 @@ bool bd_recipe_arguments_take(void *self, const char *name, const char *value, i
 void bd_recipe_arguments_help(void *self)
 {
     const bd_recipe_arguments *arguments = self;
-    printf("  %-34s %s\n  %-34s %s\n", "    --recipe FILE.yaml", "options from a file; the rest overrides it",
-           "    --set SECTION.KEY=VALUE", "one option by its full name");
+    printf("  %-34s %s\n  %-34s %s\n", "    --recipe FILE.yaml",
+           "options from a file; the rest overrides it", "    --set SECTION.KEY=VALUE",
+           "one option by its full name");
     for (int s = 0; s < BD_RECIPE_SECTIONS && arguments->sections[s]; s++) {
         printf("\n%s:\n", arguments->sections[s]);
         for (int i = 0; i < bd_recipe_option_count(); i++) {

@@ -79,7 +79,8 @@ static bool add_run(bd_writer *out, const char *run, bd_error *err)
         for (int i = 0; i < 2; i++) {
             columns[i] = read_column(lines, charts[chart][i]);
             if (columns[i].count > 0)
-                series[used++] = (bd_series){charts[chart][i], columns[i].x, columns[i].y, columns[i].count};
+                series[used++] =
+                    (bd_series){charts[chart][i], columns[i].x, columns[i].y, columns[i].count};
         }
         char title[300];
         snprintf(title, sizeof title, "%.200s: %s", run, charts[chart][0]);
@@ -122,9 +123,10 @@ static bool add_result(bd_writer *out, const char *path, bd_error *err)
     int64_t count = 0;
     size_t i;
     json_t *rate;
-    json_array_foreach(json_object_get(result, "acceptance_per_position"), i, rate) if (count < MOST)
-        rates[count++] = json_number_value(rate);
-    bd_html_bars(out, "Acceptance per position", "position in the block", "accepted / tested", rates, count);
+    json_array_foreach(json_object_get(result, "acceptance_per_position"), i,
+                       rate) if (count < MOST) rates[count++] = json_number_value(rate);
+    bd_html_bars(out, "Acceptance per position", "position in the block", "accepted / tested",
+                 rates, count);
     add_samples(out, result);
     json_decref(result);
     return true;
@@ -150,8 +152,9 @@ static void add_table(bd_writer *out, const char *table)
     json_decref(rows);
 }
 
-bool bd_report_write(const char *path, const char *title, const char *const *runs, int64_t run_count,
-                     const char *const *results, int64_t result_count, const char *table, bd_error *err)
+bool bd_report_write(const char *path, const char *title, const char *const *runs,
+                     int64_t run_count, const char *const *results, int64_t result_count,
+                     const char *table, bd_error *err)
 {
     bd_writer *out = bd_writer_open(path, err);
     if (!out)
@@ -175,14 +178,16 @@ int bd_command_report(int argc, char **argv)
     const char *out = "report.html", *title = "bdlm report";
     bd_text_list runs = {0}, results = {0};
     const bd_option list[] = {
-        {"out", "o", BD_ARGUMENT_TEXT, "FILE.html", "where the page goes (report.html)", &out, 0, 0, false},
+        {"out", "o", BD_ARGUMENT_TEXT, "FILE.html", "where the page goes (report.html)", &out, 0, 0,
+         false},
         {"title", NULL, BD_ARGUMENT_TEXT, "TEXT", "heading of the page", &title, 0, 0, false},
-        {"result", NULL, BD_ARGUMENT_LIST, "FILE.json", "output of generate --json or draft eval --json", &results,
-         0, 0, false},
+        {"result", NULL, BD_ARGUMENT_LIST, "FILE.json",
+         "output of generate --json or draft eval --json", &results, 0, 0, false},
     };
     const bd_options options = {.command = "report",
                                 .usage = "RUN... [options]",
-                                .summary = "Loss curves of runs and acceptance of drafters as one page.",
+                                .summary =
+                                    "Loss curves of runs and acceptance of drafters as one page.",
                                 .list = list,
                                 .count = 3,
                                 .arguments = &runs};
@@ -193,7 +198,8 @@ int bd_command_report(int argc, char **argv)
         bd_fail(&err, "at least one run folder or --result is wanted");
         return bd_usage_error("report", &err);
     }
-    if (!bd_report_write(out, title, runs.items, runs.count, results.items, results.count, NULL, &err))
+    if (!bd_report_write(out, title, runs.items, runs.count, results.items, results.count, NULL,
+                         &err))
         return bd_run_error("report", &err);
     fprintf(stderr, "%s\n", out);
     return 0;

@@ -4,9 +4,10 @@
 
 #include "base/error.h"
 
-/* One HTML page from run folders (their metrics.jsonl) and results of `generate --compare --json` or
- * `draft eval --json`. `table` is a JSON array of [label, value] rows shown first, or NULL. */
+/* One HTML page from run folders (their metrics.jsonl) and results of `generate --compare --json`
+ * or `draft eval --json`. `table` is a JSON array of [label, value] rows shown first, or NULL. */
 bool bd_report_write(const char *out, const char *title, const char *const *runs, int64_t run_count,
-                     const char *const *results, int64_t result_count, const char *table, bd_error *err);
+                     const char *const *results, int64_t result_count, const char *table,
+                     bd_error *err);
 
 #endif

@@ -10,12 +10,15 @@
 #include "format/json.h"
 #include "format/tokenizer_train.h"
 
-// --- train -----------------------------------------------------------------------------------------------
+// --- train
+// -----------------------------------------------------------------------------------------------
 
-static bool feed(bd_tokenizer_trainer *trainer, const bd_text_list *files, bd_document_options options, bd_error *err)
+static bool feed(bd_tokenizer_trainer *trainer, const bd_text_list *files,
+                 bd_document_options options, bd_error *err)
 {
     int64_t size = bd_corpus_size(files->items, files->count, err);
-    bd_documents *documents = size < 0 ? NULL : bd_documents_open(files->items, files->count, options, err);
+    bd_documents *documents =
+        size < 0 ? NULL : bd_documents_open(files->items, files->count, options, err);
     if (!documents)
         return false;
     bd_progress *progress = bd_progress_begin("count words", size);
@@ -43,20 +46,23 @@ int bd_command_tokenizer_train(int argc, char **argv)
     bd_text_list files = {0};
     const bd_option list[] = {
         {"out", "o", BD_ARGUMENT_TEXT, "FOLDER", "where tokenizer.json goes", &out, 0, 0, true},
-        {"vocab-size", NULL, BD_ARGUMENT_INT, "N", "tokens in all (8192)", &recipe.vocabulary, 260, 1e7, false},
-        {"min-frequency", NULL, BD_ARGUMENT_INT, "N", "rarer pairs are not merged (2)", &recipe.least_count, 1, 1e9,
-         false},
-        {"entries", NULL, BD_ARGUMENT_FLAG, NULL, "documents are entries between blank lines", &entries, 0, 0, false},
-        {"replace-invalid", NULL, BD_ARGUMENT_FLAG, NULL, "bytes that are not UTF-8 become U+FFFD", &replace, 0, 0,
-         false},
+        {"vocab-size", NULL, BD_ARGUMENT_INT, "N", "tokens in all (8192)", &recipe.vocabulary, 260,
+         1e7, false},
+        {"min-frequency", NULL, BD_ARGUMENT_INT, "N", "rarer pairs are not merged (2)",
+         &recipe.least_count, 1, 1e9, false},
+        {"entries", NULL, BD_ARGUMENT_FLAG, NULL, "documents are entries between blank lines",
+         &entries, 0, 0, false},
+        {"replace-invalid", NULL, BD_ARGUMENT_FLAG, NULL, "bytes that are not UTF-8 become U+FFFD",
+         &replace, 0, 0, false},
     };
-    const bd_options options = {.command = "tokenizer train",
-                                .usage = "FILE... --out FOLDER [options]",
-                                .summary = "Learns a byte-level BPE from text (.txt, .gz, .dz) and writes a "
-                                           "tokenizer.json that other libraries load.",
-                                .list = list,
-                                .count = 5,
-                                .arguments = &files};
+    const bd_options options = {
+        .command = "tokenizer train",
+        .usage = "FILE... --out FOLDER [options]",
+        .summary = "Learns a byte-level BPE from text (.txt, .gz, .dz) and writes a "
+                   "tokenizer.json that other libraries load.",
+        .list = list,
+        .count = 5,
+        .arguments = &files};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("tokenizer train", &err);
@@ -66,7 +72,8 @@ int bd_command_tokenizer_train(int argc, char **argv)
     }
     bd_tokenizer_trainer *trainer = bd_tokenizer_trainer_create(&recipe, &err);
     bd_tokenizer *tokenizer = NULL;
-    bool ok = trainer && feed(trainer, &files, (bd_document_options){.entries = entries, .replace = replace}, &err);
+    bool ok = trainer && feed(trainer, &files,
+                              (bd_document_options){.entries = entries, .replace = replace}, &err);
     if (ok) {
         bd_progress *progress = bd_progress_begin("merge", recipe.vocabulary);
         tokenizer = bd_tokenizer_trainer_finish(trainer, progress, &err);
@@ -80,7 +87,8 @@ int bd_command_tokenizer_train(int argc, char **argv)
     return ok ? 0 : bd_run_error("tokenizer train", &err);
 }
 
-// --- encode and decode ----------------------------------------------------------------------------------
+// --- encode and decode
+// ----------------------------------------------------------------------------------
 
 static char *read_input(const bd_text_list *words, const char *file, size_t *size, bd_error *err)
 {
@@ -107,10 +115,12 @@ int bd_command_tokenizer_encode(int argc, char **argv)
     bool show = false;
     bd_text_list words = {0};
     const bd_option list[] = {
-        {"tokenizer", "m", BD_ARGUMENT_TEXT, "FOLDER", "tokenizer or model folder", &folder, 0, 0, true},
-        {"file", "f", BD_ARGUMENT_TEXT, "FILE", "text to encode; neither text nor file: standard input", &file, 0, 0,
+        {"tokenizer", "m", BD_ARGUMENT_TEXT, "FOLDER", "tokenizer or model folder", &folder, 0, 0,
+         true},
+        {"file", "f", BD_ARGUMENT_TEXT, "FILE",
+         "text to encode; neither text nor file: standard input", &file, 0, 0, false},
+        {"show", NULL, BD_ARGUMENT_FLAG, NULL, "one token a line with its text", &show, 0, 0,
          false},
-        {"show", NULL, BD_ARGUMENT_FLAG, NULL, "one token a line with its text", &show, 0, 0, false},
     };
     const bd_options options = {.command = "tokenizer encode",
                                 .usage = "-m FOLDER [TEXT]",
@@ -148,8 +158,10 @@ int bd_command_tokenizer_decode(int argc, char **argv)
     bool skip = false;
     bd_text_list words = {0};
     const bd_option list[] = {
-        {"tokenizer", "m", BD_ARGUMENT_TEXT, "FOLDER", "tokenizer or model folder", &folder, 0, 0, true},
-        {"skip-special", NULL, BD_ARGUMENT_FLAG, NULL, "leave special tokens out", &skip, 0, 0, false},
+        {"tokenizer", "m", BD_ARGUMENT_TEXT, "FOLDER", "tokenizer or model folder", &folder, 0, 0,
+         true},
+        {"skip-special", NULL, BD_ARGUMENT_FLAG, NULL, "leave special tokens out", &skip, 0, 0,
+         false},
     };
     const bd_options options = {.command = "tokenizer decode",
                                 .usage = "-m FOLDER ID... (no ids: standard input)",
@@ -172,7 +184,8 @@ int bd_command_tokenizer_decode(int argc, char **argv)
         char *end;
         long id = strtol(digits, &end, 10);
         if (end == digits || *end || id < 0 || id >= bd_tokenizer_size(tokenizer))
-            ok = bd_fail(&err, "id %s: 0 to %lld expected", digits, (long long)bd_tokenizer_size(tokenizer) - 1);
+            ok = bd_fail(&err, "id %s: 0 to %lld expected", digits,
+                         (long long)bd_tokenizer_size(tokenizer) - 1);
         else
             ok = bd_token_stream_add(&stream, tokenizer, (int32_t)id, &text, &err);
     }

@@ -16,24 +16,27 @@ bd_dtype bd_recipe_dtype(const bd_recipe *recipe, const char *name)
 
 static int64_t warmup_steps(const bd_recipe *recipe, int64_t steps)
 {
-    int64_t warmup = bd_recipe_has(recipe, "train.warmup_steps")
-                         ? bd_recipe_int(recipe, "train.warmup_steps")
-                         : (int64_t)ceil((double)steps * bd_recipe_number(recipe, "train.warmup_ratio"));
+    int64_t warmup =
+        bd_recipe_has(recipe, "train.warmup_steps")
+            ? bd_recipe_int(recipe, "train.warmup_steps")
+            : (int64_t)ceil((double)steps * bd_recipe_number(recipe, "train.warmup_ratio"));
     return warmup < steps ? warmup : steps;
 }
 
-bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run, bd_trainer_options *options,
-                         bd_error *err)
+bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
+                         bd_trainer_options *options, bd_error *err)
 {
     *options = bd_trainer_default();
     options->steps = bd_recipe_int(recipe, "train.max_steps");
     options->micro_batches = bd_recipe_int(recipe, "train.grad_accum");
     options->compute = bd_recipe_dtype(recipe, "train.dtype");
-    options->schedule = (bd_schedule){.peak = bd_recipe_number(recipe, "train.lr"),
-                                      .final_fraction = bd_recipe_number(recipe, "train.final_lr_fraction"),
-                                      .warmup = warmup_steps(recipe, options->steps),
-                                      .total = options->steps};
-    if (!bd_schedule_from_name(bd_recipe_word(recipe, "train.schedule"), &options->schedule.kind, err))
+    options->schedule =
+        (bd_schedule){.peak = bd_recipe_number(recipe, "train.lr"),
+                      .final_fraction = bd_recipe_number(recipe, "train.final_lr_fraction"),
+                      .warmup = warmup_steps(recipe, options->steps),
+                      .total = options->steps};
+    if (!bd_schedule_from_name(bd_recipe_word(recipe, "train.schedule"), &options->schedule.kind,
+                               err))
         return false;
     options->optimizer.b1 = bd_recipe_number(recipe, "train.adam_b1");
     options->optimizer.b2 = bd_recipe_number(recipe, "train.adam_b2");
@@ -61,7 +64,8 @@ static const char *resume_from(const bd_trainer_options *options, char path[BD_P
     if (!bd_path_join(path, options->run, "latest", err))
         return NULL;
     if (!bd_folder_exists(path)) {
-        bd_fail(err, "--resume: %s has no checkpoint yet; remove the folder and start again", options->run);
+        bd_fail(err, "--resume: %s has no checkpoint yet; remove the folder and start again",
+                options->run);
         return NULL;
     }
     return path;
@@ -92,12 +96,14 @@ int bd_training_run(const char *command, const bd_task *task, bd_trainer_options
             (long long)result.step, result.loss);
     if (isfinite(result.evaluation))
         fprintf(stderr, ", held out %.4f", result.evaluation);
-    fprintf(stderr, ", %.0f tokens/s, %.0f s; %s/latest%s\n", (double)result.tokens / fmax(result.seconds, 1e-9),
-            result.seconds, options->run, result.stopped ? " (go on with --resume)" : "");
+    fprintf(stderr, ", %.0f tokens/s, %.0f s; %s/latest%s\n",
+            (double)result.tokens / fmax(result.seconds, 1e-9), result.seconds, options->run,
+            result.stopped ? " (go on with --resume)" : "");
     return 0;
 }
 
-bool bd_training_corpus(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_corpus *out, bd_error *err)
+bool bd_training_corpus(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_corpus *out,
+                        bd_error *err)
 {
     int64_t count;
     if (!bd_recipe_require(recipe, "data.train_files", "to train", err))
@@ -112,8 +118,8 @@ bool bd_training_corpus(const bd_recipe *recipe, const bd_tokenizer *tokenizer, 
     bool ok = bd_corpus_read(tokenizer, files, count, options, progress, out, err);
     bd_progress_end(progress);
     if (ok)
-        fprintf(stderr, "data: %lld documents, %.2f MB, %.3f million tokens%s\n", (long long)out->documents,
-                (double)out->bytes / 1e6, (double)out->count / 1e6,
+        fprintf(stderr, "data: %lld documents, %.2f MB, %.3f million tokens%s\n",
+                (long long)out->documents, (double)out->bytes / 1e6, (double)out->count / 1e6,
                 out->repaired ? " (text that was not UTF-8 was replaced)" : "");
     return ok;
 }

@@ -1,4 +1,5 @@
-/* training.h - what every training command shares: recipe to trainer options, the run, the last words. */
+/* training.h - what every training command shares: recipe to trainer options, the run, the last
+ * words. */
 #ifndef BD_CLI_TRAINING_H
 #define BD_CLI_TRAINING_H
 
@@ -8,15 +9,15 @@
 
 /* Options that are no part of a recipe: where the run goes and whether it goes on. */
 typedef struct {
-    const char *run;  /* --out */
-    bool resume;      /* --resume */
+    const char *run; /* --out */
+    bool resume;     /* --resume */
     int argc;
     char **argv;
 } bd_run_arguments;
 
 /* The trainer's options of a recipe. The strings live as long as the recipe. */
-bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run, bd_trainer_options *options,
-                         bd_error *err);
+bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
+                         bd_trainer_options *options, bd_error *err);
 
 /* Train, with progress, signals and a line at the end on stderr. Exit status. */
 int bd_training_run(const char *command, const bd_task *task, bd_trainer_options *options,
@@ -25,7 +26,8 @@ int bd_training_run(const char *command, const bd_task *task, bd_trainer_options
 bd_dtype bd_recipe_dtype(const bd_recipe *recipe, const char *name); /* "fp32", "bf16" */
 
 /* data.train_files as tokens, with progress. */
-bool bd_training_corpus(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_corpus *out, bd_error *err);
+bool bd_training_corpus(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_corpus *out,
+                        bd_error *err);
 
 /* Rows held out for evaluation: data.held_out_fraction of them, at most `most`. */
 int64_t bd_training_held_out(const bd_recipe *recipe, int64_t rows, int64_t most);

@@ -17,10 +17,12 @@
 int bd_command_version(int argc, char **argv)
 {
     bool json = false;
-    const bd_option list[] = {{"json", NULL, BD_ARGUMENT_FLAG, NULL, "as JSON", &json, 0, 0, false}};
+    const bd_option list[] = {
+        {"json", NULL, BD_ARGUMENT_FLAG, NULL, "as JSON", &json, 0, 0, false}};
     const bd_options options = {.command = "version",
-                                .summary = "Version, the instruction set in use (BDLM_ISA forces another) "
-                                           "and the libraries.",
+                                .summary =
+                                    "Version, the instruction set in use (BDLM_ISA forces another) "
+                                    "and the libraries.",
                                 .list = list,
                                 .count = 1};
     bd_error err = {0};
@@ -34,14 +36,15 @@ int bd_command_version(int argc, char **argv)
         if (bd_isa_supported((bd_isa_level)i))
             used += snprintf(levels + used, sizeof levels - (size_t)used, "%s%s", used ? " " : "",
                              bd_isa_name((bd_isa_level)i));
-    const char *format = json ? "{\"version\": \"%s\", \"instruction_set\": \"%s\", \"available\": \"%s\", "
-                                "\"threads\": %d, \"libraries\": {\"jansson\": \"%s\", \"libyaml\": \"%s\", "
-                                "\"pcre2\": \"%s\", \"utf8proc\": \"%s\", \"zlib\": \"%s\", \"libcrypto\": "
-                                "\"%s\"}}\n"
-                              : "bdlm %s\ninstruction set: %s (available: %s)\nthreads: %d\nlibraries: "
-                                "jansson %s, libyaml %s, pcre2 %s, utf8proc %s, zlib %s, %s\n";
-    printf(format, bd_version(), bd_isa_name(bd_isa()), levels, bd_threads_count(), jansson_version_str(),
-           yaml_get_version_string(), pcre, utf8proc_version(), zlibVersion(),
-           OpenSSL_version(OPENSSL_VERSION));
+    const char *format =
+        json ? "{\"version\": \"%s\", \"instruction_set\": \"%s\", \"available\": \"%s\", "
+               "\"threads\": %d, \"libraries\": {\"jansson\": \"%s\", \"libyaml\": \"%s\", "
+               "\"pcre2\": \"%s\", \"utf8proc\": \"%s\", \"zlib\": \"%s\", \"libcrypto\": "
+               "\"%s\"}}\n"
+             : "bdlm %s\ninstruction set: %s (available: %s)\nthreads: %d\nlibraries: "
+               "jansson %s, libyaml %s, pcre2 %s, utf8proc %s, zlib %s, %s\n";
+    printf(format, bd_version(), bd_isa_name(bd_isa()), levels, bd_threads_count(),
+           jansson_version_str(), yaml_get_version_string(), pcre, utf8proc_version(),
+           zlibVersion(), OpenSSL_version(OPENSSL_VERSION));
     return 0;
 }

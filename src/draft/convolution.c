@@ -96,7 +96,8 @@ static void apply_back(bd_tape *tape, void *context)
         bd_parallel((n->x->width + STRIP - 1) / STRIP, base_strip_back, context);
 }
 
-/* fp32 values of a small table of any rank; a copy in the arena where the file has another dtype. */
+/* fp32 values of a small table of any rank; a copy in the arena where the file has another dtype.
+ */
 static const float *table_values(bd_tape *tape, const bd_parameter *p)
 {
     if (p->dtype == BD_F32)

@@ -22,12 +22,12 @@ typedef struct bd_draft {
     bd_dtype compute; /* what the inputs of products are rounded to */
     bd_rope rope;
     bd_parameter *fc, *hidden_norm, *norm;
-    bd_layer *layers;         /* [config.stack.layers] */
+    bd_layer *layers;                    /* [config.stack.layers] */
     struct bd_convolution *convolutions; /* [2 * layers]: attention, MLP; NULL: none */
-    void *head;               /* the variant's own parameters; NULL: it has none */
-    bd_parameters parameters; /* all, in file order */
-    bd_safetensors *file;     /* where mapped weights live; NULL when made from scratch */
-    bd_arena *owned;          /* names, parameter structs, the rotary table */
+    void *head;                          /* the variant's own parameters; NULL: it has none */
+    bd_parameters parameters;            /* all, in file order */
+    bd_safetensors *file; /* where mapped weights live; NULL when made from scratch */
+    bd_arena *owned;      /* names, parameter structs, the rotary table */
 } bd_draft;
 
 /* Open a folder for this target. Missing, unexpected or misshaped tensors: an error that lists

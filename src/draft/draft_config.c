@@ -319,7 +319,8 @@ static bool read_taps(json_t *root, const char *where, bd_draft_config *config, 
 
 static bool read_causality(json_t *root, const char *where, bd_draft_config *config, bd_error *err)
 {
-    const char *field = bd_json_has(bd_draft_field_home(root, "is_causal"), "is_causal") ? "is_causal" : "causal";
+    const char *field =
+        bd_json_has(bd_draft_field_home(root, "is_causal"), "is_causal") ? "is_causal" : "causal";
     if (!bd_json_has(bd_draft_field_home(root, field), field)) {
         config->causality = BD_DRAFT_BIDIRECTIONAL;
         for (int64_t i = 0; i < config->stack.layers; i++)
@@ -340,8 +341,8 @@ static bool read_windows(json_t *root, const char *where, bd_draft_config *confi
     bool all = false;
     if (!bd_json_bool_if(bd_draft_field_home(root, "use_swa"), where, "use_swa", &all, err))
         return false;
-    if (all && !bd_json_int(bd_draft_field_home(root, "swa_window_size"), where, "swa_window_size", 1, INT32_MAX,
-                            &config->window, err))
+    if (all && !bd_json_int(bd_draft_field_home(root, "swa_window_size"), where, "swa_window_size",
+                            1, INT32_MAX, &config->window, err))
         return false;
     if (!bd_json_has(root, "layer_types"))
         return true;
@@ -405,11 +406,11 @@ bool bd_draft_config_parse(json_t *root, const char *where, bd_draft_config *con
                      config->stack.vocabulary - 1, &config->mask_id, err) ||
         !read_taps(root, where, config, err) || !read_windows(root, where, config, err) ||
         !read_causality(root, where, config, err) ||
-        !bd_json_bool_if(bd_draft_field_home(root, "attention_sink_bias"), where, "attention_sink_bias",
-                         &config->sink, err) ||
+        !bd_json_bool_if(bd_draft_field_home(root, "attention_sink_bias"), where,
+                         "attention_sink_bias", &config->sink, err) ||
         !bd_json_number_if(root, where, "attention_dropout", 0, 1, &config->dropout, err) ||
-        !bd_json_int_if(bd_draft_field_home(root, "num_target_layers"), where, "num_target_layers", 0,
-                        BD_MOST_LAYERS, &config->target_layers, err))
+        !bd_json_int_if(bd_draft_field_home(root, "num_target_layers"), where, "num_target_layers",
+                        0, BD_MOST_LAYERS, &config->target_layers, err))
         return false;
     if (config->variant->read_config && !config->variant->read_config(config, root, where, err))
         return false;

@@ -247,7 +247,8 @@ static void attention_back(bd_tape *tape, void *context)
     }
 }
 
-/* fp32 values of a small table of any rank; a copy in the arena where the file has another dtype. */
+/* fp32 values of a small table of any rank; a copy in the arena where the file has another dtype.
+ */
 static const float *table_values(bd_tape *tape, const bd_parameter *p)
 {
     if (p->dtype == BD_F32)

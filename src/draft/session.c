@@ -207,7 +207,8 @@ static int32_t draw(const bd_draft_decoding *d, int64_t slot, const float *logit
 }
 
 void bd_draft_decode_chain(bd_draft_decoding *d,
-                           void (*correct)(void *self, int64_t slot, int32_t previous, float *logits),
+                           void (*correct)(void *self, int64_t slot, int32_t previous,
+                                           float *logits),
                            void *self)
 {
     assert(d->count <= d->slots);

@@ -30,13 +30,13 @@ typedef struct {
     /* In. */
     int64_t limit;               /* most tokens wanted; 0: all the block gives */
     const bd_sampling *sampling; /* read by variants that draw from a joint; NULL: greedy */
-    bool backbone_only;          /* arg max of each slot's backbone logits, whatever the variant has */
+    bool backbone_only; /* arg max of each slot's backbone logits, whatever the variant has */
     /* Out, valid until the session's next call. */
     int64_t count;
     const int32_t *tokens;
-    const float *const *q; /* [count] rows [V] the tokens were drawn from; NULL: one-hot */
-    const float *hidden;   /* [slots, H] of the block's slots that were computed */
-    const float *context;  /* [H] of the newest token read, for variants that read it */
+    const float *const *q;   /* [count] rows [V] the tokens were drawn from; NULL: one-hot */
+    const float *hidden;     /* [slots, H] of the block's slots that were computed */
+    const float *context;    /* [H] of the newest token read, for variants that read it */
     const float *logits;     /* [count, V] after a head that adds to them, else NULL */
     const float *confidence; /* [count] logits of a confidence head, else NULL */
     int64_t slots;
@@ -70,31 +70,33 @@ typedef struct bd_draft_decoding {
     bd_draft *draft;
     const float *hidden; /* [slots, H] */
     int64_t slots;
-    const float *context;        /* [H] of the newest token read, for variants that read it; NULL: none */
-    int32_t last_token;          /* the anchor */
-    int64_t position;            /* its position: how many tokens of context there are */
+    const float *context; /* [H] of the newest token read, for variants that read it; NULL: none */
+    int32_t last_token;   /* the anchor */
+    int64_t position;     /* its position: how many tokens of context there are */
     const bd_sampling *sampling; /* NULL: greedy */
     int64_t count;               /* tokens wanted, at most what the variant gives */
     int32_t *tokens;             /* [count]: to be filled in */
     const float **q;             /* [count]: to be filled in where not one-hot, else left NULL */
     float *logits;               /* what a proposal tells of its logits: left NULL or filled in */
     float *confidence;
-    bd_arena *arena;             /* lives until the session's next call */
+    bd_arena *arena; /* lives until the session's next call */
 } bd_draft_decoding;
 
 /* tokens[i] = arg max of the target's head at hidden rows first .. first + count - 1. */
 void bd_draft_decode_greedy(const bd_draft_decoding *decoding, int64_t first);
 
-/* Which of `count` candidate tokens slot i gets: the best score (lowest index on ties), or one drawn
- * from softmax(scores / temperature), which then is its q; nothing else of the sampling applies. */
+/* Which of `count` candidate tokens slot i gets: the best score (lowest index on ties), or one
+ * drawn from softmax(scores / temperature), which then is its q; nothing else of the sampling
+ * applies. */
 int64_t bd_draft_decode_choose(bd_draft_decoding *decoding, int64_t i, const int32_t *candidates,
                                const float *scores, int64_t count);
 
-/* Slot after slot, from slot 0 on: the head's logits of a slot, to which `correct` adds what it makes
- * of the token before (the anchor, then the tokens just drafted); then the arg max, or a token drawn
- * from these logits, its distribution kept as q. */
+/* Slot after slot, from slot 0 on: the head's logits of a slot, to which `correct` adds what it
+ * makes of the token before (the anchor, then the tokens just drafted); then the arg max, or a
+ * token drawn from these logits, its distribution kept as q. */
 void bd_draft_decode_chain(bd_draft_decoding *decoding,
-                           void (*correct)(void *self, int64_t slot, int32_t previous, float *logits),
+                           void (*correct)(void *self, int64_t slot, int32_t previous,
+                                           float *logits),
                            void *self);
 
 #endif

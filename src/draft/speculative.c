@@ -164,7 +164,8 @@ static bool run_cycle(text *t, bd_error *err)
         return true;
     size_t mark = bd_arena_mark(t->arena);
     double start = bd_seconds();
-    bd_proposal proposal = {.limit = wanted(t), .sampling = &t->options->sampling,
+    bd_proposal proposal = {.limit = wanted(t),
+                            .sampling = &t->options->sampling,
                             .backbone_only = t->options->backbone_only};
     if (proposal.limit > 0 && bd_decoder_propose(t->decoder, t->next, &proposal, err) < 0)
         return false;

@@ -70,7 +70,7 @@ typedef struct bd_draft_loss {
     double sum, weight;         /* sum of weight * loss of a slot; sum of the weights */
     double correct, supervised; /* top-1 against the label tokens, over supervised slots */
     int64_t blocks;             /* kept */
-    double unruled; /* the part of sum that trains however small the weight is */
+    double unruled;             /* the part of sum that trains however small the weight is */
     bd_draft_metric metrics[BD_DRAFT_METRICS]; /* of the variant */
     int metric_count;
 } bd_draft_loss;
@@ -138,17 +138,17 @@ typedef struct {
 } bd_teacher_rows;
 bd_teacher_rows bd_draft_step_teacher(const bd_draft_step *step);
 
-/* For losses whose weights do not depend on the logits: add up step->weights and the supervised slots
- * into `loss` and return the factor below; and weight times factor of each slot, [slots]. */
+/* For losses whose weights do not depend on the logits: add up step->weights and the supervised
+ * slots into `loss` and return the factor below; and weight times factor of each slot, [slots]. */
 double bd_draft_step_weigh(const bd_draft_step *step, bd_draft_loss *loss);
 const float *bd_draft_step_scale(const bd_draft_step *step, double factor);
 
 /* What a slot's gradient is multiplied by besides its weight, given the sum of weights. */
 double bd_draft_step_factor(const bd_draft_step *step, double weight);
 
-/* A term with a denominator of its own, already divided by it: `mean`, unruled. Adds it to the loss,
- * whose weight must be known, and returns what its gradient is multiplied by. In a sum of several
- * micro-batches each one's term counts by its weight. */
+/* A term with a denominator of its own, already divided by it: `mean`, unruled. Adds it to the
+ * loss, whose weight must be known, and returns what its gradient is multiplied by. In a sum of
+ * several micro-batches each one's term counts by its weight. */
 double bd_draft_step_add(const bd_draft_step *step, double mean, bd_draft_loss *loss);
 
 void bd_draft_loss_metric(bd_draft_loss *loss, const char *name, double sum, double weight);

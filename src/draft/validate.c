@@ -78,9 +78,9 @@ static int64_t propose(void *self, const int32_t *tokens, int64_t count, int64_t
     *base = (int32_t)bd_argmax(logits, bd_decoder_target(decoder)->config.vocabulary);
     if (steps < 1)
         return 0;
-    bd_proposal proposal = {
-        .limit = steps,
-        .backbone_only = bd_decoder_draft(decoder)->config.variant->validated_plain};
+    bd_proposal proposal = {.limit = steps,
+                            .backbone_only =
+                                bd_decoder_draft(decoder)->config.variant->validated_plain};
     int64_t proposed = bd_decoder_propose(decoder, *base, &proposal, err);
     if (proposed > 0)
         memcpy(drafts, proposal.tokens, (size_t)proposed * sizeof *drafts);

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const bd_draft_variant *const table[] = {&bd_draft_dflash, &bd_draft_dspark, &bd_draft_domino,
-                                              &bd_draft_dflash2, &bd_draft_lilicorr};
+static const bd_draft_variant *const table[] = {
+    &bd_draft_dflash, &bd_draft_dspark, &bd_draft_domino, &bd_draft_dflash2, &bd_draft_lilicorr};
 enum { VARIANTS = sizeof table / sizeof table[0] };
 
 const bd_draft_variant *bd_draft_variant_at(int index)

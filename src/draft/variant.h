@@ -30,7 +30,7 @@ typedef struct bd_draft_variant {
     bool needs_teacher;         /* its loss always reads the target's distribution */
     bool ignores_distillation;  /* `distill` means nothing to it */
     bool validated_plain;       /* the reference's validation ignores its head (validate.h) */
-    bool reads_context;         /* it decodes with the newest context row and all slots of a block */
+    bool reads_context; /* it decodes with the newest context row and all slots of a block */
 
     /* Other spellings of tensor names when reading: pairs of a prefix met in files and what stands
      * for it here, NULL at the end. Where a file has both, ours counts. */

@@ -9,7 +9,8 @@
 #include "train/row_order.h"
 #include "train/token_loss.h"
 
-/* Evaluation draws its anchors in an epoch that no training step has, so that it is the same every time. */
+/* Evaluation draws its anchors in an epoch that no training step has, so that it is the same every
+ * time. */
 #define EVALUATION_EPOCH UINT32_MAX
 
 typedef struct {
@@ -35,12 +36,14 @@ int64_t bd_draft_task_rows(const bd_draft_task_options *options)
     return rows > 0 ? rows : 0;
 }
 
-// --- batches ---------------------------------------------------------------------------------------
+// --- batches
+// ---------------------------------------------------------------------------------------
 
 static void put_row(drafting *d, int64_t slot, int64_t row)
 {
     int64_t length = d->options.sequence_length;
-    memcpy(d->batch + slot * length, d->options.tokens + row * length, (size_t)length * sizeof(int32_t));
+    memcpy(d->batch + slot * length, d->options.tokens + row * length,
+           (size_t)length * sizeof(int32_t));
 }
 
 static bool next(void *self, int64_t step, int64_t micro, bd_error *err)
@@ -73,15 +76,18 @@ static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
     int64_t cells = d->batch_rows * o->sequence_length;
     float *features = bd_arena_floats(arena, cells * bd_draft_feature_width(o->draft));
     bool teacher = bd_draft_reads_teacher(o->draft, &o->objective);
-    float *hidden = teacher ? bd_arena_floats(arena, cells * o->draft->target->config.hidden) : NULL;
-    bd_draft_observe(o->draft, d->batch, d->batch_rows, o->sequence_length, features, hidden, arena);
+    float *hidden =
+        teacher ? bd_arena_floats(arena, cells * o->draft->target->config.hidden) : NULL;
+    bd_draft_observe(o->draft, d->batch, d->batch_rows, o->sequence_length, features, hidden,
+                     arena);
     bd_anchor_sampling sampling = {.rows = d->batch_rows,
                                    .length = o->sequence_length,
                                    .block_size = o->draft->config.block_size,
                                    .most = o->anchors,
                                    .loss_mask = d->loss_mask,
                                    .fixed_width = true};
-    bd_anchors anchors = bd_anchors_draw(&sampling, o->seed, d->epoch, d->step, d->first_row, arena);
+    bd_anchors anchors =
+        bd_anchors_draw(&sampling, o->seed, d->epoch, d->step, d->first_row, arena);
     bd_draft_batch batch = {.rows = d->batch_rows,
                             .length = o->sequence_length,
                             .tokens = d->batch,
@@ -96,8 +102,9 @@ static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
     if (!bd_draft_step_run(o->draft, tape, &batch, &objective, BD_DRAFT_SUM, NULL, &made, err))
         return false;
     loss->loss = weighted(made.sum, made.weight);
-    loss->metrics[0] =
-        bd_metric_weighted("accuracy", (bd_weighted){.sum = made.correct, .denominator = made.supervised, .eps = 1e-6});
+    loss->metrics[0] = bd_metric_weighted(
+        "accuracy",
+        (bd_weighted){.sum = made.correct, .denominator = made.supervised, .eps = 1e-6});
     loss->metrics[1] = bd_metric_scalar("weight_sum", made.weight);
     loss->metric_count = 2;
     // A variant with an accuracy of its own has told what the plain one is under another name.
@@ -107,9 +114,9 @@ static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
             loss->metric_count = 1;
         }
     for (int i = 0; i < made.metric_count; i++)
-        loss->metrics[loss->metric_count++] =
-            bd_metric_weighted(made.metrics[i].name, (bd_weighted){.sum = made.metrics[i].sum,
-                                                                   .denominator = made.metrics[i].weight});
+        loss->metrics[loss->metric_count++] = bd_metric_weighted(
+            made.metrics[i].name,
+            (bd_weighted){.sum = made.metrics[i].sum, .denominator = made.metrics[i].weight});
     loss->tokens = cells;
     return true;
 }
@@ -138,7 +145,8 @@ static bool evaluate(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
     return true;
 }
 
-// --- what resume must match, and saving -------------------------------------------------------------
+// --- what resume must match, and saving
+// -------------------------------------------------------------
 
 static bool identity(void *self, bd_contract *contract, bd_error *err)
 {
@@ -157,7 +165,8 @@ static bool identity(void *self, bd_contract *contract, bd_error *err)
     bd_contract_text(contract, "target", target);
     bd_contract_text(contract, "start", o->start ? o->start : "not told");
     bd_contract_int(contract, "data_tokens", o->token_count);
-    bd_contract_hash(contract, "data_sha256", o->tokens, (size_t)o->token_count * sizeof *o->tokens);
+    bd_contract_hash(contract, "data_sha256", o->tokens,
+                     (size_t)o->token_count * sizeof *o->tokens);
     bd_contract_int(contract, "sequence_length", o->sequence_length);
     bd_contract_int(contract, "batch_rows", o->batch_rows);
     bd_contract_int(contract, "evaluation_rows", o->evaluation_rows);
@@ -194,32 +203,41 @@ static bool save(void *self, const char *folder, bd_error *err)
     return bd_draft_save(o->draft, folder, o->save_dtype, err);
 }
 
-// --- creating --------------------------------------------------------------------------------------
+// --- creating
+// --------------------------------------------------------------------------------------
 
 static bool check(const bd_draft_task_options *o, bd_error *err)
 {
     const bd_model_config *target = &o->draft->target->config;
     int64_t bs = o->draft->config.block_size, length = o->sequence_length;
-    // With one block's length only one token could be an anchor, and sampling leaves one candidate out.
+    // With one block's length only one token could be an anchor, and sampling leaves one candidate
+    // out.
     if (length < 2 * bs || length % bs != 0 || length > target->max_positions)
-        return bd_fail(err,
-                       "sequence_length: %lld, a multiple of block_size %lld from %lld to the target's %lld "
-                       "positions expected",
-                       (long long)length, (long long)bs, (long long)(2 * bs), (long long)target->max_positions);
+        return bd_fail(
+            err,
+            "sequence_length: %lld, a multiple of block_size %lld from %lld to the target's %lld "
+            "positions expected",
+            (long long)length, (long long)bs, (long long)(2 * bs),
+            (long long)target->max_positions);
     if (o->batch_rows < 1 || o->micro_batches < 1 || o->anchors < 1 || o->evaluation_rows < 0)
-        return bd_fail(err, "batch_rows %lld, micro_batches %lld, num_anchors %lld: at least 1 expected",
-                       (long long)o->batch_rows, (long long)o->micro_batches, (long long)o->anchors);
+        return bd_fail(
+            err, "batch_rows %lld, micro_batches %lld, num_anchors %lld: at least 1 expected",
+            (long long)o->batch_rows, (long long)o->micro_batches, (long long)o->anchors);
     if (bd_draft_task_rows(o) < 1)
-        return bd_fail(err, "data: %lld tokens make %lld rows of %lld tokens, more than the %lld held out expected",
-                       (long long)o->token_count, (long long)all_rows(o), (long long)length,
-                       (long long)o->evaluation_rows);
+        return bd_fail(
+            err,
+            "data: %lld tokens make %lld rows of %lld tokens, more than the %lld held out expected",
+            (long long)o->token_count, (long long)all_rows(o), (long long)length,
+            (long long)o->evaluation_rows);
     for (int64_t i = 0; i < o->token_count; i++)
         if (o->tokens[i] < 0 || o->tokens[i] >= target->vocabulary)
-            return bd_fail(err, "data: token %lld is %d, 0 to %lld expected", (long long)i, o->tokens[i],
-                           (long long)target->vocabulary - 1);
-    if (!(o->lambda_start >= 0 && o->lambda_start <= 1) || !(o->lambda_ratio >= 0 && o->lambda_ratio <= 1))
-        return bd_fail(err, "lambda_base_start %g and lambda_base_decay_ratio %g: numbers in [0, 1] expected",
-                       o->lambda_start, o->lambda_ratio);
+            return bd_fail(err, "data: token %lld is %d, 0 to %lld expected", (long long)i,
+                           o->tokens[i], (long long)target->vocabulary - 1);
+    if (!(o->lambda_start >= 0 && o->lambda_start <= 1) ||
+        !(o->lambda_ratio >= 0 && o->lambda_ratio <= 1))
+        return bd_fail(
+            err, "lambda_base_start %g and lambda_base_decay_ratio %g: numbers in [0, 1] expected",
+            o->lambda_start, o->lambda_ratio);
     return bd_draft_objective_check(&o->draft->config, &o->objective, err);
 }
 

@@ -1,9 +1,9 @@
 /* draft_task.h - training a drafter beside its frozen target, as a task.
  *
- * Online: every micro-batch runs the target over rows of text, keeps the hidden states the draft reads
- * and the final ones its teacher rows are made from, draws anchors, and takes one draft step. Rows are
- * cut from a stream of tokens; epochs shuffle them; anchors are keyed by (seed, step, row), so resuming
- * needs no cursor. Source: draft-family 5; decisions 7, 8, 10, 11, 26.
+ * Online: every micro-batch runs the target over rows of text, keeps the hidden states the draft
+ * reads and the final ones its teacher rows are made from, draws anchors, and takes one draft step.
+ * Rows are cut from a stream of tokens; epochs shuffle them; anchors are keyed by (seed, step,
+ * row), so resuming needs no cursor. Source: draft-family 5; decisions 7, 8, 10, 11, 26.
  *
  *     bd_draft_task_options options = {.draft = draft, .tokens = ids, .token_count = n,
  *                                      .sequence_length = 512, .batch_rows = 4, .micro_batches = 1,
@@ -18,19 +18,19 @@
 #include "train/task.h"
 
 typedef struct {
-    bd_draft *draft;             /* with bd_draft_train() done; not owned */
-    const int32_t *tokens;       /* [token_count]; not copied, not owned */
+    bd_draft *draft;       /* with bd_draft_train() done; not owned */
+    const int32_t *tokens; /* [token_count]; not copied, not owned */
     int64_t token_count;
-    int64_t sequence_length;     /* of a row: a multiple of the block size, at least two blocks */
+    int64_t sequence_length; /* of a row: a multiple of the block size, at least two blocks */
     int64_t batch_rows, micro_batches;
-    int64_t evaluation_rows;     /* held out from the end of the stream */
-    int64_t anchors;             /* blocks per row at most */
+    int64_t evaluation_rows;      /* held out from the end of the stream */
+    int64_t anchors;              /* blocks per row at most */
     bd_draft_objective objective; /* Domino: its lambda is set from these */
     int64_t steps;                /* updates in all */
     double lambda_start, lambda_ratio;
     uint64_t seed;
     bd_dtype save_dtype;
-    const char *start;           /* what the weights were before training, for the contract */
+    const char *start; /* what the weights were before training, for the contract */
 } bd_draft_task_options;
 
 bool bd_draft_task_create(const bd_draft_task_options *options, bd_task *task, bd_error *err);

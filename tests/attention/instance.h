@@ -25,8 +25,8 @@ static inline float *noise(bd_arena *arena, int64_t count, uint64_t seed)
     return x;
 }
 
-/* Fills in what the caller left open: sizes of arrays, random inputs, a scale. The instance's address
- * must stay: a.rule points into it. */
+/* Fills in what the caller left open: sizes of arrays, random inputs, a scale. The instance's
+ * address must stay: a.rule points into it. */
 static inline void instance_fill(instance *t, bd_arena *arena, uint64_t seed)
 {
     bd_attention *a = &t->a;
@@ -84,7 +84,8 @@ static inline bd_anchors *random_anchors(bd_arena *arena, int64_t batch, int64_t
     uint64_t state = seed;
     for (int64_t i = 0; i < batch * blocks; i++) {
         int64_t j = i % blocks, span = context - block_size + 1;
-        double at = ((double)j + 0.5 + 0.4 * (double)check_noise(&state)) * (double)span / (double)blocks;
+        double at =
+            ((double)j + 0.5 + 0.4 * (double)check_noise(&state)) * (double)span / (double)blocks;
         anchor[i] = (int32_t)at;
         keep[i] = i % 5 != 3;
     }
@@ -92,8 +93,8 @@ static inline bd_anchors *random_anchors(bd_arena *arena, int64_t batch, int64_t
     return anchors;
 }
 
-/* Documents of random lengths, numbered from 1, some padding between and after them; positions count
- * within a document when they are wanted. */
+/* Documents of random lengths, numbered from 1, some padding between and after them; positions
+ * count within a document when they are wanted. */
 static inline void random_documents(bd_arena *arena, int64_t batch, int64_t length, uint64_t seed,
                                     int32_t **segment, int32_t **position)
 {

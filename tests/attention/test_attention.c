@@ -114,7 +114,8 @@ static void test_rules(void **state)
     bd_arena_release(arena, mark);
 }
 
-/* Packed rows: documents with positions of their own, padding among them, and two shuffled thirds. */
+/* Packed rows: documents with positions of their own, padding among them, and two shuffled thirds.
+ */
 static void test_documents(void **state)
 {
     (void)state;
@@ -139,7 +140,8 @@ static void test_documents(void **state)
     bd_arena_release(arena, mark);
 }
 
-/* Several query heads read one key head; groups that do not divide a tile, one wider than a tile. */
+/* Several query heads read one key head; groups that do not divide a tile, one wider than a tile.
+ */
 static void test_groups(void **state)
 {
     (void)state;

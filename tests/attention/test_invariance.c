@@ -1,8 +1,8 @@
 #include "instance.h"
 
-/* Bits: a query's result depends on its row of the rule and on the keys it sees, not on the other queries
- * of the call, not on keys it does not see, not on the number of threads. That is what makes verifying
- * several tokens at once and decoding them one by one give the same logits. */
+/* Bits: a query's result depends on its row of the rule and on the keys it sees, not on the other
+ * queries of the call, not on keys it does not see, not on the number of threads. That is what
+ * makes verifying several tokens at once and decoding them one by one give the same logits. */
 
 static bd_arena *arena;
 
@@ -29,12 +29,12 @@ static void check_bits(const char *what, int64_t at, const float *got, const flo
 {
     for (int64_t i = 0; i < count; i++)
         if (memcmp(&got[i], &want[i], sizeof(float)) != 0)
-            fail_msg("%s, %s: query %d, number %d is %.9g, wanted %.9g", bd_isa_name(bd_isa()), what,
-                     (int)at, (int)i, (double)got[i], (double)want[i]);
+            fail_msg("%s, %s: query %d, number %d is %.9g, wanted %.9g", bd_isa_name(bd_isa()),
+                     what, (int)at, (int)i, (double)got[i], (double)want[i]);
 }
 
-/* Queries first .. first + count - 1 of t against its first `keys` keys, compared with the same rows of
- * `want`. One row of the batch; a rule that counts queries by query_offset. */
+/* Queries first .. first + count - 1 of t against its first `keys` keys, compared with the same
+ * rows of `want`. One row of the batch; a rule that counts queries by query_offset. */
 static void check_piece(const instance *t, int64_t first, int64_t count, int64_t keys,
                         const float *want, const char *what)
 {
@@ -51,7 +51,8 @@ static void check_piece(const instance *t, int64_t first, int64_t count, int64_t
     float *out = bd_arena_floats(arena, count * width);
     // A copy of exactly these keys, so that a read past their end is found by the sanitizer.
     size_t bytes = (size_t)(keys * a.key_heads * a.head_size) * sizeof(float);
-    float *key = memcpy(malloc(bytes), t->key, bytes), *value = memcpy(malloc(bytes), t->value, bytes);
+    float *key = memcpy(malloc(bytes), t->key, bytes),
+          *value = memcpy(malloc(bytes), t->value, bytes);
     bd_attention_forward(&a, t->query + first * width, key, value, out, NULL, arena);
     check_bits(what, first, out, want + first * width, count * width);
     free(key);
@@ -74,6 +75,8 @@ static void check_decoding(instance *t, bd_dtype compute)
     for (int64_t i = 0; i + 3 <= length; i += 17) // later keys are there already
         check_piece(t, i, 3, length, whole, "three in the middle");
     check_piece(t, 10, length - 10, length, whole, "all but ten");
+    if (length > 110)
+        check_piece(t, 57, 50, 107, whole, "fifty at once");
     bd_arena_release(arena, mark);
 }
 
@@ -98,6 +101,31 @@ static void test_causal(void **state)
     at_every_level(check_causal);
 }
 
+/* Keys that do not fit in a cache: they are read ahead of their use, which must not change
+ * anything. */
+static void check_long(bd_dtype compute)
+{
+    size_t mark = bd_arena_mark(arena);
+    instance t = {.a = {.batch = 1, .query_heads = 5, .key_heads = 5, .head_size = 40}};
+    t.rule = (bd_visibility){.kind = BD_CAUSAL, .query_length = 700, .key_length = 700};
+    t.rule.window = 333;
+    t.a.compute = compute;
+    instance_fill(&t, arena, 4);
+    float *whole = bd_arena_floats(arena, t.query_count);
+    bd_attention_forward(&t.a, t.query, t.key, t.value, whole, NULL, arena);
+    for (int64_t i = 350; i < 690; i += 48) {
+        check_piece(&t, i, 1, i + 1, whole, "one after many");
+        check_piece(&t, i, 12, i + 12, whole, "twelve after many");
+    }
+    bd_arena_release(arena, mark);
+}
+
+static void test_long(void **state)
+{
+    (void)state;
+    at_every_level(check_long);
+}
+
 /* Documents after each other: what lies before a document does not matter, whatever its size. */
 static void check_documents(bd_dtype compute)
 {
@@ -119,8 +147,8 @@ static void test_documents(void **state)
     at_every_level(check_documents);
 }
 
-/* Blocks one at a time against the blocks before, as a cached rollout does it (and T-11: a row cut at a
- * block's end). */
+/* Blocks one at a time against the blocks before, as a cached rollout does it (and T-11: a row cut
+ * at a block's end). */
 static void check_blocks(bd_dtype compute)
 {
     size_t mark = bd_arena_mark(arena);
@@ -234,9 +262,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_causal), cmocka_unit_test(test_documents),
-        cmocka_unit_test(test_blocks), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_causal),    cmocka_unit_test(test_long),
+        cmocka_unit_test(test_documents), cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_batch),     cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -4,8 +4,8 @@
 
 #include "instance.h"
 
-/* The visibility rule: exact values from the specification, the golden table, and tile classes against
- * the rule itself. Masks are written one string per query, '1' visible. */
+/* The visibility rule: exact values from the specification, the golden table, and tile classes
+ * against the rule itself. Masks are written one string per query, '1' visible. */
 
 static void check_mask(const bd_visibility *rule, int64_t b, const char *const *rows)
 {
@@ -72,7 +72,8 @@ static void test_causal(void **state)
     check_rows(&rule, "1...", "11..", ".11.", "..11");
     rule.window = 1;
     check_rows(&rule, "1...", ".1..", "..1.", "...1");
-    rule = (bd_visibility){.kind = BD_CAUSAL, .query_length = 2, .key_length = 6, .query_offset = 4};
+    rule =
+        (bd_visibility){.kind = BD_CAUSAL, .query_length = 2, .key_length = 6, .query_offset = 4};
     check_rows(&rule, "11111.", "111111");
     rule.window = 3;
     check_rows(&rule, "..111.", "...111");
@@ -85,9 +86,9 @@ static void test_segments(void **state)
     static const int32_t two[] = {1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2};
     bd_visibility rule = square(BD_BLOCK_DIFFUSION, 12, 4);
     rule.query_segment = rule.key_segment = two;
-    check_rows(&rule, "1111........", "1111........", "1111........", "1111........", "11111111....",
-               "11111111....", "11111111....", "11111111....", "........1111", "........1111",
-               "........1111", "........1111");
+    check_rows(&rule, "1111........", "1111........", "1111........", "1111........",
+               "11111111....", "11111111....", "11111111....", "11111111....", "........1111",
+               "........1111", "........1111", "........1111");
     assert_int_equal(bd_visibility_count(&rule, 0), 64);
 
     static const int32_t packed[] = {1, 1, 1, 2, 2, 2}, local[] = {0, 1, 2, 0, 1, 2};
@@ -210,9 +211,10 @@ static void test_truncation(void **state)
                              k < 8 && bd_visibility_allows(&cut, 0, q, k));
 }
 
-/* --- tiles ----------------------------------------------------------------------------------------- */
+/* --- tiles ----------------------------------------------------------------------------------- */
 
-static void check_tiles(const bd_visibility *rule, int64_t tile_q, int64_t tile_k, const char *wanted)
+static void check_tiles(const bd_visibility *rule, int64_t tile_q, int64_t tile_k,
+                        const char *wanted)
 {
     char found[256];
     size_t n = 0;
@@ -262,7 +264,8 @@ static void check_class(const bd_visibility *rule, bd_range q, bd_range k, int *
         *cautious += seen == 0 || seen == pairs;
 }
 
-/* Random rules: classes are never wrong; where nothing is shuffled they are never cautious either. */
+/* Random rules: classes are never wrong; where nothing is shuffled they are never cautious either.
+ */
 static void test_tiles_are_sound(void **state)
 {
     (void)state;
@@ -315,7 +318,7 @@ static void test_tiles_are_sound(void **state)
     bd_arena_destroy(arena);
 }
 
-/* --- the golden table ------------------------------------------------------------------------------ */
+/* --- the golden table ------------------------------------------------------------------------ */
 
 static const int32_t *ints(bd_arena *arena, const json_t *list)
 {
@@ -369,11 +372,11 @@ static void test_golden_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_block_diffusion),  cmocka_unit_test(test_offset_and_limits),
-        cmocka_unit_test(test_causal),           cmocka_unit_test(test_segments),
-        cmocka_unit_test(test_doubled),          cmocka_unit_test(test_draft),
-        cmocka_unit_test(test_generation),       cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_tile_classes),     cmocka_unit_test(test_tiles_are_sound),
+        cmocka_unit_test(test_block_diffusion), cmocka_unit_test(test_offset_and_limits),
+        cmocka_unit_test(test_causal),          cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_doubled),         cmocka_unit_test(test_draft),
+        cmocka_unit_test(test_generation),      cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_tile_classes),    cmocka_unit_test(test_tiles_are_sound),
         cmocka_unit_test(test_golden_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

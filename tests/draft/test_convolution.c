@@ -1,10 +1,11 @@
-/* Convolutions around sublayers: the hand-computed values T1 to T4 of the spec, and the way back against
- * central differences. */
+/* Convolutions around sublayers: the hand-computed values T1 to T4 of the spec, and the way back
+ * against central differences. */
 #include "../autograd/gradients.h"
 #include "draft/convolution.h"
 
-static bd_convolution hand_made(bd_parameter *base, const float *taps, int64_t count, int64_t hidden,
-                                bd_parameter *projection, const float *rows, int64_t outputs)
+static bd_convolution hand_made(bd_parameter *base, const float *taps, int64_t count,
+                                int64_t hidden, bd_parameter *projection, const float *rows,
+                                int64_t outputs)
 {
     bd_parameter_map(base, "base", 3, (int64_t[]){2, count, hidden}, BD_F32, taps);
     bd_parameter_map(projection, "projection", 2, (int64_t[]){outputs, hidden}, BD_F32, rows);
@@ -65,8 +66,10 @@ static void both_sides(void **state)
     (void)state;
     hand h;
     t3_open(&h);
-    const float want[16] = {1.1f, 2.2f, 0, -1, 4.2f, -1.7f, 1.1f, .8f, -1.6f, .8f, 5.6f, 0, -1.4f, 1.2f, -2.1f, .9f};
-    const float side1[16] = {.2f, .1f, 0, .5f, -.1f, .3f, .5f, -1, .1f, -.2f, 2, 0, .1f, 0, -.5f, -.5f};
+    const float want[16] = {1.1f,  2.2f, 0,    -1, 4.2f,  -1.7f, 1.1f,  .8f,
+                            -1.6f, .8f,  5.6f, 0,  -1.4f, 1.2f,  -2.1f, .9f};
+    const float side1[16] = {.2f, .1f,  0, .5f, -.1f, .3f, .5f,  -1,
+                             .1f, -.2f, 2, 0,   .1f,  0,   -.5f, -.5f};
     const float after[16] = {2.64f,  5.28f, 0,     -2.2f, 8.66f,  .24f,  2.86f, 6.08f,
                              -3.52f, 1.76f, 8.96f, 0,     -1.48f, 2.24f, -9.8f, 1.8f};
     bd_tape tape = bd_tape_begin(h.arena, BD_F32, false);
@@ -89,14 +92,16 @@ static void way_back(void **state)
     bd_error err = {0};
     t3_open(&h);
     check_ok(bd_parameter_train(&h.base, &err) && bd_parameter_train(&h.projection, &err), err);
-    const float dx[16] = {.31f, .1f, .19f, 1.52f, .74f, 1.12f, 1, .72f, 1.55f, 1.08f, 1.53f, 3.6f, 1.44f, 1.16f, 1.36f, 2.64f};
+    const float dx[16] = {.31f,  .1f,   .19f,  1.52f, .74f,  1.12f, 1,     .72f,
+                          1.55f, 1.08f, 1.53f, 3.6f,  1.44f, 1.16f, 1.36f, 2.64f};
     const float base[16] = {-.2f, 2.2f, 3.6f, 2.8f, -2.1f, 2.6f, 6, -.8f};
-    const float weight[32] = {4.8f, .7f, -3.7f, 2.7f, -2.3f, 1.4f, 19.8f, 5.1f,
-                              5.1f, -2.9f, 2.9f, 2.2f, -2.4f, 6.8f, -6.8f, 4.4f};
+    const float weight[32] = {4.8f, .7f,   -3.7f, 2.7f, -2.3f, 1.4f, 19.8f, 5.1f,
+                              5.1f, -2.9f, 2.9f,  2.2f, -2.4f, 6.8f, -6.8f, 4.4f};
     bd_tape tape = bd_tape_begin(h.arena, BD_F32, true);
     bd_value *x = bd_tape_value(&tape, 4, 4, true);
     memcpy(x->data, t3_rows, sizeof t3_rows);
-    bd_value *y = bd_convolution_apply(&h.conv, &tape, 0, x, bd_convolution_coefficients(&h.conv, &tape, x), 2);
+    bd_value *y = bd_convolution_apply(&h.conv, &tape, 0, x,
+                                       bd_convolution_coefficients(&h.conv, &tape, x), 2);
     for (int i = 0; i < 16; i++)
         y->gradient[i] = (float)(i + 1) / 10;
     bd_tape_backward(&tape);

@@ -1,5 +1,5 @@
-/* DFlash2: golden steps; the selector's hand-computed values (T5 to T7, T10, T11 of the spec); files,
- * refusals; the text stays that of plain decoding. */
+/* DFlash2: golden steps; the selector's hand-computed values (T5 to T7, T10, T11 of the spec);
+ * files, refusals; the text stays that of plain decoding. */
 #include <math.h>
 
 #include "base/threads.h"
@@ -33,14 +33,16 @@ static void golden_steps(void **state)
             bd_draft_loss loss;
             set_options(&c);
             bd_tape tape = bd_tape_begin(c.arena, BD_F32, true);
-            check_ok(bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective, form ? BD_DRAFT_MEAN : BD_DRAFT_SUM,
-                                       NULL, &loss, &err),
+            check_ok(bd_draft_step_run(c.draft, &tape, &c.batch, &c.objective,
+                                       form ? BD_DRAFT_MEAN : BD_DRAFT_SUM, NULL, &loss, &err),
                      err);
             json_t *expected = json_object_get(c.json, "expected");
-            check_near(bd_draft_loss_mean(&loss), json_number_value(json_object_get(expected, "loss")), 1e-5);
+            check_near(bd_draft_loss_mean(&loss),
+                       json_number_value(json_object_get(expected, "loss")), 1e-5);
             for (int i = 0; i < loss.metric_count; i++) {
                 const bd_draft_metric *m = &loss.metrics[i];
-                check_near(m->sum / m->weight, json_number_value(json_object_get(expected, m->name)), 1e-5);
+                check_near(m->sum / m->weight,
+                           json_number_value(json_object_get(expected, m->name)), 1e-5);
             }
             assert_int_equal(loss.metric_count, json_object_size(expected) - 2);
             for (int64_t i = 0; i < c.draft->parameters.count; i++) {
@@ -49,14 +51,16 @@ static void golden_steps(void **state)
                 snprintf(name, sizeof name, "grads/%s", p->name);
                 // The sum's gradient is the mean's times the denominator.
                 if (!form)
-                    bd_scale((float)(1 / bd_weight_denominator(loss.weight)), p->count, p->gradient);
+                    bd_scale((float)(1 / bd_weight_denominator(loss.weight)), p->count,
+                             p->gradient);
                 check_array(p->gradient, golden_floats(c.tensors, name, c.arena), p->count, 1e-4);
             }
             golden_close(&c);
         }
 }
 
-// --- the selector by hand ---------------------------------------------------------------------------
+// --- the selector by hand
+// ---------------------------------------------------------------------------
 
 typedef struct {
     bd_parameter predecessor, successor, projection;
@@ -85,7 +89,8 @@ static void scores(void **state)
 {
     (void)state;
     by_hand h;
-    const float a[10] = {0, 0, 2, 3}, b[10] = {0, 0, 0, 0, 5, 7, 0, 0, 11, 13}, context[2] = {17, 19};
+    const float a[10] = {0, 0, 2, 3}, b[10] = {0, 0, 0, 0, 5, 7, 0, 0, 11, 13},
+                context[2] = {17, 19};
     int32_t token[2] = {2, 4};
     float logit[2] = {.5f, 1.5f}, out[2];
     const bd_candidates c = {.rows = 1, .count = 2, .token = token, .logit = logit};
@@ -101,7 +106,8 @@ static void walk(void **state)
 {
     (void)state;
     by_hand h;
-    const float a[12] = {0, 0, 1, 0, 0, 1, 1, 1, 2, 0, 0, -1}, b[12] = {1, 0, 0, 1, 1, 1, 0, 0, -1, 0, 0, 2};
+    const float a[12] = {0, 0, 1, 0, 0, 1, 1, 1, 2, 0, 0, -1},
+                b[12] = {1, 0, 0, 1, 1, 1, 0, 0, -1, 0, 0, 2};
     const float context[6] = {1, 1, 2, -1, 1, 2};
     int32_t token[9] = {2, 0, 4, 1, 5, 3, 5, 0, 2};
     float logit[9] = {3, 2.5f, 1, 2, 2, 0, 1.5f, 1, .5f};
@@ -118,7 +124,8 @@ static void walk(void **state)
         assert_int_equal(previous, path[s]);
     }
     float tied[3];
-    bd_selector_scores(&h.selector, &c, 1, context + 2, 0, tied); // after token 0: equal logits win by order
+    bd_selector_scores(&h.selector, &c, 1, context + 2, 0,
+                       tied); // after token 0: equal logits win by order
     check_near(tied[0], 2, 0);
     check_near(tied[1], 2, 0);
     assert_int_equal(bd_argmax(tied, 3), 0);
@@ -136,7 +143,8 @@ static void first_step(void **state)
     float logit[2] = {.5f, 1.5f}, out[2], d[2], d_context[2] = {0};
     const bd_candidates c = {.rows = 1, .count = 2, .token = token, .logit = logit};
     hand_open(&h, a, b, 5);
-    check_ok(bd_parameter_train(&h.predecessor, &err) && bd_parameter_train(&h.successor, &err), err);
+    check_ok(bd_parameter_train(&h.predecessor, &err) && bd_parameter_train(&h.successor, &err),
+             err);
     bd_selector_scores(&h.selector, &c, 0, context, 1, out);
     check_near((double)bd_log_sum_exp(out, 2) - (double)out[0], 1.313260374, 1e-6);
     bd_softmax(out, 2, d);
@@ -178,7 +186,8 @@ static void shares(void **state)
     check_near(bd_dflash2_share(1, 1, .268663645, 1), .764400528, 1e-6);
 }
 
-// --- candidates -------------------------------------------------------------------------------------------
+// --- candidates
+// -------------------------------------------------------------------------------------------
 
 static void candidates_are_sorted(void **state)
 {
@@ -214,7 +223,8 @@ static void candidates_are_sorted(void **state)
     bd_arena_destroy(arena);
 }
 
-// --- files and refusals -----------------------------------------------------------------------------------
+// --- files and refusals
+// -----------------------------------------------------------------------------------
 
 static void expect_refusal(json_t *config, const char *words)
 {
@@ -228,7 +238,8 @@ static void expect_refusal(json_t *config, const char *words)
 
 static json_t *changed(const char *field, json_t *value)
 {
-    json_t *config = golden_json("draft-dflash2/config"), *nested = json_object_get(config, "dflash_config");
+    json_t *config = golden_json("draft-dflash2/config"),
+           *nested = json_object_get(config, "dflash_config");
     if (value)
         json_object_set_new(nested, field, value);
     else
@@ -260,7 +271,8 @@ static void configurations(void **state)
     assert_false(bd_draft_objective_check(&config, &o, &err));
 }
 
-// A fresh draft's convolutions are identities and its selector silent: it drafts as plain DFlash would.
+// A fresh draft's convolutions are identities and its selector silent: it drafts as plain DFlash
+// would.
 static void fresh_is_plain(void **state)
 {
     (void)state;
@@ -298,7 +310,8 @@ static void fresh_is_plain(void **state)
     bd_arena_destroy(arena);
 }
 
-// --- drafting ---------------------------------------------------------------------------------------------
+// --- drafting
+// ---------------------------------------------------------------------------------------------
 
 static void drafts_never_change_the_text(void **state)
 {
@@ -342,10 +355,14 @@ static void drafts_never_change_the_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_steps),          cmocka_unit_test(scores),
-        cmocka_unit_test(walk),                  cmocka_unit_test(first_step),
-        cmocka_unit_test(shares),                cmocka_unit_test(candidates_are_sorted),
-        cmocka_unit_test(configurations),        cmocka_unit_test(fresh_is_plain),
+        cmocka_unit_test(golden_steps),
+        cmocka_unit_test(scores),
+        cmocka_unit_test(walk),
+        cmocka_unit_test(first_step),
+        cmocka_unit_test(shares),
+        cmocka_unit_test(candidates_are_sorted),
+        cmocka_unit_test(configurations),
+        cmocka_unit_test(fresh_is_plain),
         cmocka_unit_test(drafts_never_change_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

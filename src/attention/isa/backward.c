@@ -1,12 +1,14 @@
 #include "attention/isa/product.h"
 
-/* The backward pass of one chunk of key tiles of one key head. For each tile, each unit of rows, with
- * s = scale <q, k>, p = exp(s - log_sum), dp = <d_out, v>, ds = scale p (dp - delta):
+/* The backward pass of one chunk of key tiles of one key head. For each tile, each unit of rows,
+ * with s = scale <q, k>, p = exp(s - log_sum), dp = <d_out, v>, ds = scale p (dp - delta):
  *
- *     d_value[k] += sum_rows p d_out       d_key[k] += sum_rows ds q       d_query[row] += sum_k ds k
+ *     d_value[k] += sum_rows p d_out
+ *     d_key[k] += sum_rows ds q
+ *     d_query[row] += sum_k ds k
  *
- * in that order of tiles and units whatever the number of threads. d_query is summed per chunk and the
- * chunks are added in order at the end. */
+ * in that order of tiles and units whatever the number of threads. d_query is summed per chunk and
+ * the chunks are added in order at the end. */
 
 // One (tile, unit): p and ds of all its rows, as the three products read them.
 typedef struct {
@@ -26,12 +28,12 @@ typedef struct {
     _Alignas(64) float d_value[BD_KEY_TILE * BD_MOST_HEAD_SIZE];
 } tile_state;
 
-/* --- slopes of scores --------------------------------------------------------------------------------- */
+/* --- slopes of scores ------------------------------------------------------------------------ */
 
 /* p and ds of rows 2i and 2i + 1 of a group for the keys it sees. */
-INLINE void slopes_of_two(const bd_words words, const bd_attention_job *job, int64_t row, sight seen,
-                          const uint64_t *masks, const float *scores, const float *d_p, int64_t line,
-                          unit_slopes *u)
+INLINE void slopes_of_two(const bd_words words, const bd_attention_job *job, int64_t row,
+                          sight seen, const uint64_t *masks, const float *scores, const float *d_p,
+                          int64_t line, unit_slopes *u)
 {
     const float *shift = job->row_shift + line, *factor = job->row_factor + line;
     const float *delta = job->row_delta + line;
@@ -108,18 +110,19 @@ INLINE void group_slopes(const bd_words words, const tile_state *tile, int64_t u
                               .end = ADD});
 }
 
-/* --- one tile and one unit ----------------------------------------------------------------------------- */
+/* --- one tile and one unit ------------------------------------------------------------------- */
 
 // Neighbouring groups that see the same keys go into one product.
 INLINE void add_to_keys(const bd_words words, tile_state *tile, int64_t unit, const unit_slopes *u)
 {
     const bd_attention_job *job = tile->job;
     enum { GROUPS = BD_UNIT_ROWS / BD_ROW_GROUP };
-    int64_t line = bd_job_head(job, tile->b, tile->key_head) * job->padded_rows + unit * BD_UNIT_ROWS;
+    int64_t line =
+        bd_job_head(job, tile->b, tile->key_head) * job->padded_rows + unit * BD_UNIT_ROWS;
     for (int g = 0, next; g < GROUPS; g = next) {
         sight seen = u->seen[g];
-        for (next = g + 1; next < GROUPS && u->seen[next].begin == seen.begin &&
-                           u->seen[next].end == seen.end;)
+        for (next = g + 1;
+             next < GROUPS && u->seen[next].begin == seen.begin && u->seen[next].end == seen.end;)
             next++;
         if (!seen.end)
             continue;
@@ -167,7 +170,7 @@ INLINE void unit_of_tile(const bd_words words, tile_state *tile, int64_t unit,
     add_to_keys(words, tile, unit, u);
 }
 
-/* --- chunks --------------------------------------------------------------------------------------------- */
+/* --- chunks ---------------------------------------------------------------------------------- */
 
 INLINE void add_tile(const tile_state *tile, int64_t index)
 {
@@ -182,8 +185,8 @@ INLINE void add_tile(const tile_state *tile, int64_t index)
     }
 }
 
-INLINE void run_chunk(const bd_words words, const bd_attention_job *job, int64_t b, int64_t key_head,
-                      int64_t chunk)
+INLINE void run_chunk(const bd_words words, const bd_attention_job *job, int64_t b,
+                      int64_t key_head, int64_t chunk)
 {
     const bd_attention_plan *plan = &job->plan;
     tile_state tile;
@@ -222,7 +225,7 @@ static void backward_chunk(const bd_attention_job *job, int64_t b, int64_t key_h
         run_chunk(BF16_WORDS, job, b, key_head, index);
 }
 
-/* --- before and after ------------------------------------------------------------------------------------ */
+/* --- before and after ------------------------------------------------------------------------ */
 
 INLINE void pack(const bd_words words, const bd_attention_job *job, int64_t b, int64_t key_head,
                  int64_t index)
@@ -231,10 +234,12 @@ INLINE void pack(const bd_words words, const bd_attention_job *job, int64_t b, i
     int64_t stride = job->a->key_heads * size, keys = keys_in_tile(job, index);
     int64_t tile = bd_job_head(job, b, key_head) * job->plan.tiles + index;
     int64_t columns = tile * bd_job_column_words(job);
-    pack_columns(words, job->key + at, stride, keys, size, job->key_columns + columns);
-    pack_columns(words, job->value + at, stride, keys, size, job->value_columns + columns);
+    fetcher nothing = {0};
+    pack_columns(words, job->key + at, stride, keys, size, job->key_columns + columns, &nothing);
+    pack_columns(words, job->value + at, stride, keys, size, job->value_columns + columns,
+                 &nothing);
     pack_right(words, job->key + at, stride, keys, BD_KEY_TILE, size, job->width,
-               job->key_rows + tile * bd_job_row_words(job));
+               job->key_rows + tile * bd_job_row_words(job), &nothing);
 }
 
 static void pack_tile(const bd_attention_job *job, int64_t b, int64_t key_head, int64_t index)
@@ -246,19 +251,20 @@ static void pack_tile(const bd_attention_job *job, int64_t b, int64_t key_head, 
 }
 
 // delta = <d_out, out>; p = 2^(score - shift), and in f32, where the shift is an integer, * factor.
-INLINE void prepare_row(const bd_words words, const bd_attention_job *job, int64_t b, int64_t key_head, int64_t row,
-                        int64_t line)
+INLINE void prepare_row(const bd_words words, const bd_attention_job *job, int64_t b,
+                        int64_t key_head, int64_t row, int64_t line)
 {
     const bd_attention *a = job->a;
     int64_t at = row_at(job, b, key_head, row), group = job->plan.group;
     vf sum = vf_zero();
     for (int64_t i = 0; i < a->head_size; i += VF_WIDTH)
         sum = vf_fma(load_at(job->d_out + at, i, a->head_size),
-                     load_at(job->out + at, i, a->head_size), sum);
+                     load_at(job->saved_out + at, i, a->head_size), sum);
     job->row_delta[line] = vf_sum(sum);
     int64_t head = (job->first_row + b) * a->query_heads + key_head * group + row % group;
-    float log_sum = job->log_sum[head * a->rule->query_length + row / group];
-    double exact = log_sum == -INFINITY ? 0 : (double)log_sum * M_LOG2E; // masks hide what is not seen
+    float log_sum = job->saved_log_sum[head * a->rule->query_length + row / group];
+    double exact =
+        log_sum == -INFINITY ? 0 : (double)log_sum * M_LOG2E; // masks hide what is not seen
     double shift = words == BD_WORDS_F32 ? ceil(exact) : exact;
     job->row_shift[line] = (float)shift;
     job->row_factor[line] = (float)exp2(shift - exact);
@@ -288,10 +294,11 @@ INLINE void prepare(const bd_words words, const bd_attention_job *job, int64_t b
     if (words != BD_WORDS_PAIRS)
         return; // the left operands serve as right ones
     int64_t right = line / 2 * job->width;
+    fetcher nothing = {0};
     pack_right(words, query, size, BD_UNIT_ROWS, BD_UNIT_ROWS, size, job->width,
-               job->query_right + right);
+               job->query_right + right, &nothing);
     pack_right(words, d_out, size, BD_UNIT_ROWS, BD_UNIT_ROWS, size, job->width,
-               job->d_out_right + right);
+               job->d_out_right + right, &nothing);
 }
 
 static void prepare_unit(const bd_attention_job *job, int64_t b, int64_t key_head, int64_t index)
@@ -308,7 +315,8 @@ static void finish_unit(const bd_attention_job *job, int64_t b, int64_t key_head
     int64_t stride = heads * job->padded_rows * job->width; // between chunks
     const float *parts = job->d_query_parts;
     parts += bd_job_head(job, b, key_head) * job->padded_rows * job->width;
-    for (int64_t row = index * BD_UNIT_ROWS, r = 0; r < BD_UNIT_ROWS && row + r < job->plan.rows; r++) {
+    for (int64_t row = index * BD_UNIT_ROWS, r = 0; r < BD_UNIT_ROWS && row + r < job->plan.rows;
+         r++) {
         float *d_query = job->d_query + row_at(job, b, key_head, row + r);
         for (int64_t i = 0; i < size; i++) {
             const float *part = parts + (row + r) * job->width + i;

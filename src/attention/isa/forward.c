@@ -1,17 +1,18 @@
 #include "attention/isa/few.h"
 
-/* The forward pass of one unit of rows, for one key head or a few neighbouring ones. For each tile of keys:
- * scores and softmax so far of all rows, then the sums of values so far (online softmax). A row's numbers
- * depend on its query and on the visible keys alone: a tile it does not see leaves its state as it is, and
- * hidden keys of a tile it does see add exactly nothing.
+/* The forward pass of one unit of rows, for one key head or a few neighbouring ones. For each tile
+ * of keys: scores and softmax so far of all rows, then the sums of values so far (online softmax).
+ * A row's numbers depend on its query and on the visible keys alone: a tile it does not see leaves
+ * its state as it is, and hidden keys of a tile it does see add exactly nothing.
  *
- * Training packs all keys first (kernel.h) and takes one key head at a time. Generation reads keys and values
- * where they lie: its tasks take neighbouring heads together, because those lie side by side in memory. */
+ * Training packs all keys first (kernel.h) and takes one key head at a time. Generation reads keys
+ * and values where they lie: its tasks take neighbouring heads together, because those lie side by
+ * side in memory. */
 
-// A row's state after some tiles is its `shift` and sums of 2^(score - shift). The shift is the largest score so
-// far: in bf16 as it is, so that the largest word is exactly 1; in f32 rounded up to an integer, because
-// subtracting and rescaling by integers rounds nothing. This stands for a row that has seen nothing; any real
-// score is above it.
+// A row's state after some tiles is its `shift` and sums of 2^(score - shift). The shift is the
+// largest score so far: in bf16 as it is, so that the largest word is exactly 1; in f32 rounded up
+// to an integer, because subtracting and rescaling by integers rounds nothing. This stands for a
+// row that has seen nothing; any real score is above it.
 #define NOTHING_YET (-1e30f)
 
 enum {
@@ -36,11 +37,11 @@ typedef struct {
     sight seen[BD_UNIT_ROWS / BD_ROW_GROUP];
 } tile_view;
 
-/* --- softmax --------------------------------------------------------------------------------------- */
+/* --- softmax --------------------------------------------------------------------------------- */
 
-/* The scores of a group of rows for keys [begin, end) of a tile, times `unit` in powers of two, become
- * 2^(score - shift) as words in p; factor[r] is what the sums before this tile shrink by.
- * masks: per row, or NULL when all is seen. */
+/* The scores of a group of rows for the keys they see of a tile, times `unit` in powers of two,
+ * become 2^(score - shift) as words in p; factor[r] is what the sums before this tile shrink by.
+ * masks: per row. */
 INLINE void softmax_rows(const bd_words words, int64_t rows, sight seen, float unit,
                          const uint64_t *masks, const float *scores, float *shift, float *sum,
                          float *factor, bd_word *p)
@@ -84,7 +85,7 @@ INLINE void softmax_rows(const bd_words words, int64_t rows, sight seen, float u
     }
 }
 
-/* --- one tile for one head ----------------------------------------------------------------------------- */
+/* --- one tile for one head ------------------------------------------------------------------- */
 
 INLINE raw_tile raw_tile_of(const bd_attention_job *job, int64_t b, int64_t head,
                             const tile_view *view)
@@ -105,18 +106,19 @@ INLINE int64_t rows_in_group(const unit_state *unit, int64_t group)
 
 // Scores and softmax of all rows; packs the keys into `space` where that pays.
 INLINE void score_head(const bd_words words, unit_state *unit, int64_t h, const tile_view *view,
-                       bd_word *space)
+                       bd_word *space, fetcher *next)
 {
     const bd_attention_job *job = unit->job;
     raw_tile raw = raw_tile_of(job, unit->b, unit->first_head + h, view);
     const bd_word *columns = space;
     bool few = !job->key_columns && unit->groups == 1;
     if (job->key_columns)
-        columns = job->key_columns +
-                  (bd_job_head(job, unit->b, unit->first_head + h) * job->plan.tiles + view->index) *
-                      bd_job_column_words(job);
+        columns =
+            job->key_columns +
+            (bd_job_head(job, unit->b, unit->first_head + h) * job->plan.tiles + view->index) *
+                bd_job_column_words(job);
     else if (!few)
-        pack_columns(words, raw.key, raw.stride, raw.keys, raw.size, space);
+        pack_columns(words, raw.key, raw.stride, raw.keys, raw.size, space, next);
     for (int64_t g = 0; g < unit->groups; g++) {
         _Alignas(64) float scores[BD_ROW_GROUP * BD_KEY_TILE];
         int64_t rows = rows_in_group(unit, g), group = h * unit->groups + g;
@@ -126,7 +128,8 @@ INLINE void score_head(const bd_words words, unit_state *unit, int64_t h, const 
         if (!seen.end)
             continue;
         if (few)
-            scores_of_few(words, rows, query, job->row_words, &raw, seen.begin, seen.end, scores);
+            scores_of_few(words, rows, query, job->row_words, &raw, seen.begin, seen.end, scores,
+                          next);
         else
             multiply_heads(words, (product){.rows = rows,
                                             .columns = seen.end - seen.begin,
@@ -146,24 +149,19 @@ INLINE void score_head(const bd_words words, unit_state *unit, int64_t h, const 
 
 // out = factor * out + p @ values for all rows; packs the values into `space` where that pays.
 INLINE void add_values(const bd_words words, unit_state *unit, int64_t h, const tile_view *view,
-                       bd_word *space)
+                       bd_word *space, fetcher *next)
 {
     const bd_attention_job *job = unit->job;
     raw_tile raw = raw_tile_of(job, unit->b, unit->first_head + h, view);
     const bd_word *values = space;
-    int64_t stride = job->width;
-    bool few = !job->value_rows && unit->groups == 1 && words == BD_WORDS_PAIRS;
-    if (job->value_rows) {
+    bool few = !job->value_rows && unit->groups == 1;
+    if (job->value_rows)
         values = job->value_rows +
                  (bd_job_head(job, unit->b, unit->first_head + h) * job->plan.tiles + view->index) *
                      bd_job_row_words(job);
-    } else if (words == BD_WORDS_F32 && raw.size == job->width) {
-        values = (const bd_word *)raw.value;
-        stride = raw.stride;
-    } else if (!few) {
+    else if (!few)
         pack_right(words, raw.value, raw.stride, raw.keys, raw.keys + raw.keys % 2, raw.size,
-                   job->width, space);
-    }
+                   job->width, space, next);
     for (int64_t g = 0; g < unit->groups; g++) {
         int64_t rows = rows_in_group(unit, g), group = h * unit->groups + g;
         int64_t slot = group * BD_ROW_GROUP;
@@ -174,7 +172,8 @@ INLINE void add_values(const bd_words words, unit_state *unit, int64_t h, const 
             continue;
         int64_t end = seen.end < view->keys ? seen.end : view->keys;
         if (few) {
-            values_of_few(rows, job->width, p, &raw, seen.begin, end, out, unit->factor + slot);
+            values_of_few(words, rows, job->width, p, &raw, seen.begin, end, out,
+                          unit->factor + slot, next);
             continue;
         }
         int64_t first = words == BD_WORDS_PAIRS ? seen.begin / 2 : seen.begin;
@@ -184,8 +183,8 @@ INLINE void add_values(const bd_words words, unit_state *unit, int64_t h, const 
                                   .a = p + first,
                                   .a_row = words == BD_WORDS_PAIRS ? BD_KEY_TILE / 2 : BD_KEY_TILE,
                                   .a_step = 1,
-                                  .b = values + first * stride,
-                                  .b_step = stride,
+                                  .b = values + first * job->width,
+                                  .b_step = job->width,
                                   .c = out,
                                   .c_row = job->width,
                                   .end = SCALE_AND_ADD,
@@ -193,7 +192,7 @@ INLINE void add_values(const bd_words words, unit_state *unit, int64_t h, const 
     }
 }
 
-/* --- units ----------------------------------------------------------------------------------------- */
+/* --- units ----------------------------------------------------------------------------------- */
 
 INLINE void start_unit(const bd_words words, unit_state *unit)
 {
@@ -209,7 +208,8 @@ INLINE void start_unit(const bd_words words, unit_state *unit)
                 memset(query, 0, (size_t)job->row_words * sizeof *query);
             else
                 pack_left(words,
-                          job->query + row_at(job, unit->b, unit->first_head + h, unit->first_row + r),
+                          job->query +
+                              row_at(job, unit->b, unit->first_head + h, unit->first_row + r),
                           job->a->head_size, job->row_words, query);
         }
     memset(unit->out, 0, (size_t)(unit->heads * slots * job->width) * sizeof *unit->out);
@@ -260,39 +260,34 @@ INLINE bool look_at_tile(const unit_state *unit, int64_t index, int32_t mark, ti
     return any;
 }
 
-// Share `part` of `parts` of what the unit's heads will read of a tile: whole lines in the order of memory.
-INLINE void fetch_ahead(const unit_state *unit, const float *array, int64_t tile, int64_t part,
-                        int64_t parts)
+// What the unit's heads will read of a tile, in the order of memory.
+INLINE fetcher rows_ahead(const unit_state *unit, const float *array, int64_t tile)
 {
     const bd_attention_job *job = unit->job;
     if (!job->fetch_ahead || tile >= job->plan.tiles)
-        return;
-    int64_t keys = keys_in_tile(job, tile), line = 16;
-    int64_t numbers = unit->heads * job->a->head_size;
-    for (int64_t k = keys * part / parts; k < keys * (part + 1) / parts; k++) {
-        const float *row = array + key_at(job, unit->b, unit->first_head, tile * BD_KEY_TILE + k);
-        for (int64_t i = 0; i < numbers; i += line)
-            __builtin_prefetch(row + i, 0, 2);
-    }
+        return (fetcher){0};
+    return (fetcher){.row = array + key_at(job, unit->b, unit->first_head, tile * BD_KEY_TILE),
+                     .numbers = unit->heads * job->a->head_size,
+                     .stride = job->a->key_heads * job->a->head_size,
+                     .rows = keys_in_tile(job, tile)};
 }
 
 INLINE void run_unit(const bd_words words, unit_state *unit, bd_word *space)
 {
     const bd_attention_job *job = unit->job;
-    const int32_t *marks = bd_attention_plan_marks(&job->plan, unit->b, unit->first_row / BD_UNIT_ROWS);
+    const int32_t *marks =
+        bd_attention_plan_marks(&job->plan, unit->b, unit->first_row / BD_UNIT_ROWS);
     start_unit(words, unit);
     for (int64_t t = 0; t < job->plan.tiles; t++) {
         tile_view view;
         if (!look_at_tile(unit, t, marks[t], &view))
             continue;
-        for (int64_t h = 0; h < unit->heads; h++) {
-            fetch_ahead(unit, job->value, t, h, unit->heads);
-            score_head(words, unit, h, &view, space);
-        }
-        for (int64_t h = 0; h < unit->heads; h++) {
-            fetch_ahead(unit, job->key, t + 1, h, unit->heads);
-            add_values(words, unit, h, &view, space);
-        }
+        fetcher next = rows_ahead(unit, job->value, t);
+        for (int64_t h = 0; h < unit->heads; h++)
+            score_head(words, unit, h, &view, space, &next);
+        next = rows_ahead(unit, job->key, t + 1);
+        for (int64_t h = 0; h < unit->heads; h++)
+            add_values(words, unit, h, &view, space, &next);
     }
     for (int64_t h = 0; h < unit->heads; h++)
         for (int64_t r = 0; r < unit->rows; r++)
@@ -324,10 +319,11 @@ INLINE void pack(const bd_words words, const bd_attention_job *job, int64_t b, i
     int64_t at = key_at(job, b, key_head, index * BD_KEY_TILE);
     int64_t stride = job->a->key_heads * job->a->head_size, keys = keys_in_tile(job, index);
     int64_t tile = bd_job_head(job, b, key_head) * job->plan.tiles + index;
+    fetcher nothing = {0};
     pack_columns(words, job->key + at, stride, keys, job->a->head_size,
-                 job->key_columns + tile * bd_job_column_words(job));
+                 job->key_columns + tile * bd_job_column_words(job), &nothing);
     pack_right(words, job->value + at, stride, keys, BD_KEY_TILE, job->a->head_size, job->width,
-               job->value_rows + tile * bd_job_row_words(job));
+               job->value_rows + tile * bd_job_row_words(job), &nothing);
 }
 
 static void pack_tile(const bd_attention_job *job, int64_t b, int64_t key_head, int64_t index)

@@ -1,8 +1,8 @@
 /* isa/product.h - the one product that attention is made of.
  *
- * c[r, i] = sum_s a[r, s] b[s, i], a and b in words (kernel.h): one chain of additions per element in the order
- * of s, so that an element has the same bits whatever rows and columns are computed with it. The sum replaces
- * c[r, i], is added to it, or to factor[r] * c[r, i].
+ * c[r, i] = sum_s a[r, s] b[s, i], a and b in words (kernel.h): one chain of additions per element
+ * in the order of s, so that an element has the same bits whatever rows and columns are computed
+ * with it. The sum replaces c[r, i], is added to it, or to factor[r] * c[r, i].
  */
 #ifndef BD_ATTENTION_ISA_PRODUCT_H
 #define BD_ATTENTION_ISA_PRODUCT_H
@@ -143,8 +143,8 @@ INLINE void multiply(const bd_words words, product p)
 
 enum { HEAD_RUN = 64 };
 
-/* A product summed over a head. Long chains of float additions lose digits, so in f32 each run of steps has
- * a chain of its own, and these are added in order. */
+/* A product summed over a head. Long chains of float additions lose digits, so in f32 each run of
+ * steps has a chain of its own, and these are added in order. */
 INLINE void multiply_heads(const bd_words words, product p)
 {
     int64_t steps = p.steps, run = words == BD_WORDS_F32 ? HEAD_RUN : steps;
@@ -157,10 +157,10 @@ INLINE void multiply_heads(const bd_words words, product p)
     }
 }
 
-/* 2^(x - shift) for shift >= about x: within 7e-8 relative, or 7e-6 where the result is rounded to bf16 anyway;
- * below 2^-126 anything down to 0. NaN stays NaN. In f32 shift must be integral, so that x is not rounded by
- * the subtraction.
- * x = n + r, |r| <= 1/2; (2^r - 1) / r is interpolated at Chebyshev points. */
+/* 2^(x - shift) for shift >= about x: within 7e-8 relative, or 7e-6 where the result is rounded to
+ * bf16 anyway; below 2^-126 anything down to 0. NaN stays NaN. In f32 shift must be integral, so
+ * that x is not rounded by the subtraction. x = n + r, |r| <= 1/2; (2^r - 1) / r is interpolated at
+ * Chebyshev points. */
 INLINE vf power_of_two(const bd_words words, vf x, vf shift)
 {
     if (words != BD_WORDS_F32)
@@ -189,6 +189,5 @@ INLINE vf power_of_two(const bd_words words, vf x, vf shift)
     return (vf)((bits)p + ((bits)exponent << 23)); // the low bits hold the integer
 #endif
 }
-
 
 #endif

@@ -1,7 +1,7 @@
 /* isa/words.h - operands of attention's products: conversion to words (kernel.h) and packing.
  *
- * Included by isa/NAME.c only. `words` is a constant wherever these are called, so each call compiles to one
- * of the three cases.
+ * Included by isa/NAME.c only. `words` is a constant wherever these are called, so each call
+ * compiles to one of the three cases.
  */
 #ifndef BD_ATTENTION_ISA_WORDS_H
 #define BD_ATTENTION_ISA_WORDS_H
@@ -97,7 +97,7 @@ INLINE void pack_left(const bd_words words, const float *x, int64_t count, int64
     }
 }
 
-/* --- where things lie --------------------------------------------------------------------------------- */
+/* --- where things lie ------------------------------------------------------------------------ */
 
 // Row r of a key head: query r / group, head r % group of the group.
 INLINE int64_t row_at(const bd_attention_job *job, int64_t b, int64_t key_head, int64_t row)
@@ -121,7 +121,7 @@ INLINE int64_t keys_in_tile(const bd_attention_job *job, int64_t tile)
     return left < BD_KEY_TILE ? left : BD_KEY_TILE;
 }
 
-/* --- masks ----------------------------------------------------------------------------------------- */
+/* --- masks ----------------------------------------------------------------------------------- */
 
 // -1 in the lanes whose bit is set, from bit `first` on.
 INLINE vi lanes_of(uint64_t mask, int64_t first)
@@ -130,8 +130,8 @@ INLINE vi lanes_of(uint64_t mask, int64_t first)
     return -((bits >> vi_count()) & 1);
 }
 
-/* What a group of rows sees of a tile, by the masks of its rows: keys [begin, end) in steps of 16 hold
- * all of it; `whole` when every row sees every one of these. end 0: nothing is seen. */
+/* What a group of rows sees of a tile, by the masks of its rows: keys [begin, end) in steps of 16
+ * hold all of it; `whole` when every row sees every one of these. end 0: nothing is seen. */
 typedef struct {
     int64_t begin, end;
     bool whole;
@@ -146,19 +146,21 @@ INLINE sight sight_of(const uint64_t *masks, int64_t rows)
     }
     if (!some)
         return (sight){0};
-    sight s = {.begin = __builtin_ctzll(some) / 16 * 16, .end = 64 - __builtin_clzll(some) / 16 * 16};
+    sight s = {.begin = __builtin_ctzll(some) / 16 * 16,
+               .end = 64 - __builtin_clzll(some) / 16 * 16};
     uint64_t wanted = (~(uint64_t)0 >> (64 - (s.end - s.begin))) << s.begin;
     s.whole = (all & wanted) == wanted;
     return s;
 }
 
-/* --- transposition --------------------------------------------------------------------------------- */
+/* --- transposition --------------------------------------------------------------------------- */
 
 // Within each 128 bits: (a0, b0, a1, b1), (a2, b2, a3, b3) and (a0, a1, b0, b1), (a2, a3, b2, b3).
 #define SECOND(i) (VF_WIDTH + (i))
 #if defined(VF_512)
 #define QUARTERS(w, x, y, z)                                                                       \
-    w, x, y, z, 4 + w, 4 + x, 4 + y, 4 + z, 8 + w, 8 + x, 8 + y, 8 + z, 12 + w, 12 + x, 12 + y, 12 + z
+    w, x, y, z, 4 + w, 4 + x, 4 + y, 4 + z, 8 + w, 8 + x, 8 + y, 8 + z, 12 + w, 12 + x, 12 + y,    \
+        12 + z
 #elif defined(VF_256)
 #define QUARTERS(w, x, y, z) w, x, y, z, 4 + w, 4 + x, 4 + y, 4 + z
 #else
@@ -184,7 +186,8 @@ INLINE void transpose(vf m[VF_WIDTH])
 #if defined(VF_512)
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        vf a = _mm512_shuffle_f32x4(m[i], m[4 + i], 0x44), b = _mm512_shuffle_f32x4(m[i], m[4 + i], 0xee);
+        vf a = _mm512_shuffle_f32x4(m[i], m[4 + i], 0x44);
+        vf b = _mm512_shuffle_f32x4(m[i], m[4 + i], 0xee);
         vf c = _mm512_shuffle_f32x4(m[8 + i], m[12 + i], 0x44);
         vf d = _mm512_shuffle_f32x4(m[8 + i], m[12 + i], 0xee);
         m[i] = _mm512_shuffle_f32x4(a, c, 0x88);
@@ -202,43 +205,89 @@ INLINE void transpose(vf m[VF_WIDTH])
 #endif
 }
 
-/* Lane k of block[i] is word `word` + i of row k of x, for VF_WIDTH rows and words; rows from `rows` on and words
- * beyond the row's `size` numbers are 0. A row is read a whole vector at a time: where rows lie a power of
- * two apart, few of their lines fit in the cache together. */
+/* Lane k of block[i] is word `word` + i of row k of x, for VF_WIDTH rows and words. Rows from
+ * `rows` on hold some number or other, words beyond the row's `size` numbers are 0. A row is read a
+ * whole vector at a time: where rows lie a power of two apart, few of their lines fit in the cache
+ * together. */
 INLINE void transpose_words(const bd_words words, const float *x, int64_t stride, int64_t rows,
                             int64_t word, int64_t size, vf block[VF_WIDTH])
 {
     enum { MOST_NUMBERS = 2 * VF_WIDTH };
-    const int64_t each = words == BD_WORDS_PAIRS ? 2 : 1;
+    const int64_t numbers = words == BD_WORDS_PAIRS ? 2 * VF_WIDTH : VF_WIDTH;
     float copy[VF_WIDTH * MOST_NUMBERS];
-    x += each * word;
-    size -= each * word;
-    if (rows < VF_WIDTH || size < each * VF_WIDTH) {
+    const int64_t first = words == BD_WORDS_PAIRS ? 2 * word : word;
+    x += first;
+    if (size - first < numbers) { // the end of a head that fills no vector
         memset(copy, 0, sizeof copy);
-        size = size < each * VF_WIDTH ? size : each * VF_WIDTH;
         for (int64_t k = 0; k < VF_WIDTH && k < rows; k++)
-            memcpy(copy + k * MOST_NUMBERS, x + k * stride, (size_t)size * sizeof(float));
+            memcpy(copy + k * MOST_NUMBERS, x + k * stride, (size_t)(size - first) * sizeof(float));
         x = copy;
         stride = MOST_NUMBERS;
+        rows = VF_WIDTH;
     }
+    if (rows >= VF_WIDTH) {
 #pragma GCC unroll 16
-    for (int i = 0; i < VF_WIDTH; i++)
-        block[i] = words_along(words, x + i * stride, 0, INT64_MAX);
+        for (int i = 0; i < VF_WIDTH; i++)
+            block[i] = words_along(words, x + i * stride, 0, INT64_MAX);
+    } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < VF_WIDTH; i++)
+            block[i] = words_along(words, x + (i < rows ? i : rows - 1) * stride, 0, INT64_MAX);
+    }
     transpose(block);
 }
 
-/* --- tiles ----------------------------------------------------------------------------------------- */
+/* --- reading ahead --------------------------------------------------------------------------- */
 
-/* x[k] for k < count <= BD_KEY_TILE, row stride `stride`, as a right operand summed over head_size: columns
- * [head_steps][BD_KEY_TILE], zero for k >= count. */
+/* What will be read next: rows of `numbers` floats. Reading heads side by side jumps through
+ * memory, so lines are asked for ahead, in the order of memory, a few at a time between the
+ * arithmetic. */
+typedef struct {
+    const float *row;
+    int64_t at, numbers, stride, rows;
+} fetcher;
+
+INLINE void fetch_lines(fetcher *f, const int64_t lines)
+{
+    enum { LINE = 64 / sizeof(float) };
+    if (f->rows <= 0)
+        return;
+    if (f->numbers - f->at >= lines * LINE) {
+#pragma GCC unroll 32
+        for (int64_t i = 0; i < lines; i++)
+            __builtin_prefetch(f->row + f->at + i * LINE, 0, 2);
+        f->at += lines * LINE;
+    } else {
+        for (int64_t i = 0; i < lines; i++, f->at += LINE) {
+            if (f->at >= f->numbers) {
+                f->at = 0;
+                f->row += f->stride;
+                f->rows--;
+            }
+            __builtin_prefetch(f->row + f->at, 0, 2);
+        }
+    }
+    if (f->at >= f->numbers) {
+        f->at = 0;
+        f->row += f->stride;
+        f->rows--;
+    }
+}
+
+/* --- tiles ----------------------------------------------------------------------------------- */
+
+/* x[k] for k < count <= BD_KEY_TILE, row stride `stride`, as a right operand summed over head_size:
+ * columns [head_steps][BD_KEY_TILE]; columns k >= count hold some number or other. */
 INLINE void pack_columns(const bd_words words, const float *x, int64_t stride, int64_t count,
-                         int64_t size, bd_word *columns)
+                         int64_t size, bd_word *columns, fetcher *next)
 {
     int64_t steps = bd_words_of(words, size);
     for (int64_t k = 0; k < BD_KEY_TILE; k += VF_WIDTH)
         for (int64_t s = 0; s < steps; s += VF_WIDTH) {
             vf block[VF_WIDTH];
-            transpose_words(words, x + k * stride, stride, count - k, s, size, block);
+            int64_t first = k < count ? k : count - 1;
+            transpose_words(words, x + first * stride, stride, count - first, s, size, block);
+            fetch_lines(next, words == BD_WORDS_PAIRS ? 2 * VF_WIDTH : VF_WIDTH);
             bd_word *to = columns + s * BD_KEY_TILE + k;
             if (steps - s >= VF_WIDTH) {
 #pragma GCC unroll 16
@@ -251,12 +300,12 @@ INLINE void pack_columns(const bd_words words, const float *x, int64_t stride, i
         }
 }
 
-/* x[k] for k < count, as a right operand summed over k: rows [words of `padded` rows][width], zero for
- * k >= count. */
+/* x[k] for k < count, as a right operand summed over k: rows [words of `padded` rows][width], zero
+ * for k >= count. */
 INLINE void pack_right(const bd_words words, const float *x, int64_t stride, int64_t count,
-                       int64_t padded, int64_t size, int64_t width, bd_word *rows)
+                       int64_t padded, int64_t size, int64_t width, bd_word *rows, fetcher *next)
 {
-    int64_t each = words == BD_WORDS_PAIRS ? 2 : 1;
+    const int64_t each = words == BD_WORDS_PAIRS ? 2 : 1;
     for (int64_t k = 0; k < padded; k += each, rows += width)
         for (int64_t i = 0; i < width; i += VF_WIDTH) {
             vf v = k < count ? load_at(x + k * stride, i, size) : vf_zero();
@@ -265,6 +314,7 @@ INLINE void pack_right(const bd_words words, const float *x, int64_t stride, int
                                                   : vf_zero());
             else if (words == BD_WORDS_ROUNDED)
                 v = rounded(v);
+            fetch_lines(next, each);
             store_words(rows + i, v);
         }
 }
