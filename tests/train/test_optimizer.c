@@ -93,7 +93,7 @@ static void run_clip(const char *name)
     bundle b;
     bundle_begin(&b, 3, (int[]){2, 1, 3}, (int64_t[][4]){{7, 5}, {11}, {2, 3, 4}});
     for (int i = 0; i < 3; i++) {
-        char tensor[16];
+        char tensor[32];
         snprintf(tensor, sizeof tensor, "grad.%d", i);
         memcpy(b.tensor[i].gradient, golden_tensor(&g, tensor)->data,
                (size_t)b.tensor[i].count * 4);
@@ -102,7 +102,7 @@ static void run_clip(const char *name)
     check_near(norm, golden_number(g.json, "norm"), 1e-6);
     bd_gradient_scale(&b.list, bd_clip_factor(norm, golden_number(g.json, "limit")));
     for (int i = 0; i < 3; i++) {
-        char tensor[16];
+        char tensor[32];
         snprintf(tensor, sizeof tensor, "clipped.%d", i);
         check_array(b.tensor[i].gradient, (const float *)golden_tensor(&g, tensor)->data,
                     b.tensor[i].count, 1e-6);
