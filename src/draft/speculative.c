@@ -217,7 +217,7 @@ int64_t bd_generate(bd_decoder *decoder, const int32_t *prompt, int64_t count,
                     const bd_generation *options, int32_t *out, bd_generation_report *report,
                     bd_error *err)
 {
-    bd_generation_report unwanted;
+    bd_generation_report unwanted = {0};
     report = report ? report : &unwanted;
     *report = (bd_generation_report){.prompt_tokens = count};
     if (!check(decoder, count, options, err))

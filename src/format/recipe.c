@@ -115,7 +115,7 @@ static int row_of(const char *name)
             !strcmp(dot + 1, option->key))
             return row;
     }
-    assert(!"an option name that is not in the table");
+    assert(0 && "an option name that is not in the table");
     return -1;
 }
 

@@ -489,7 +489,9 @@ static bool method_values(render *r, const arguments *args, value *out)
 static bool method_get(render *r, const arguments *args, value *out)
 {
     const value *found = value_get(r, args->items[0].dict, args->items[1]);
-    value absent = args->items[2].type == V_UNDEFINED ? (value){.type = V_NONE} : args->items[2];
+    value absent = args->items[2];
+    if (absent.type == V_UNDEFINED)
+        absent = (value){.type = V_NONE};
     *out = found ? *found : absent;
     return bd_charge(r, 1);
 }
