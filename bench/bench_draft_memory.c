@@ -115,6 +115,7 @@ static bool step(subject *s, int64_t blocks, double *peak, double *seconds, bd_e
                                          .loss_mask = s->batch.loss_mask,
                                          .fixed_width = true};
     bd_draft_objective objective = bd_draft_objective_default();
+    objective.lattice_ce = 1;
     bd_draft_loss loss;
     bool ok = true;
     for (int round = 0; ok && round < 2; round++) { // the first one touches the pages
