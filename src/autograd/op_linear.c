@@ -57,21 +57,39 @@ static void linear_back(bd_tape *tape, void *context)
         bd_sum_rows(dy, rows, out, n->bias->gradient);
 }
 
-bd_value *bd_op_linear(bd_tape *tape, bd_value *x, bd_parameter *weight, bd_parameter *bias)
+void bd_op_linears(bd_tape *tape, bd_value *x, const bd_linear *linears, int count, bd_value **y)
 {
-    assert(weight->rank == 2 && weight->shape[1] == x->width);
-    assert(!bias || bias->count == weight->shape[0]);
-    int64_t out = weight->shape[0];
-    bool trained = x->gradient || weight->gradient || (bias && bias->gradient);
-    bd_value *y = bd_tape_value(tape, x->rows, out, trained);
+    assert(count > 0 && count <= BD_MOST_PRODUCTS);
+    bd_product products[BD_MOST_PRODUCTS];
+    for (int i = 0; i < count; i++) {
+        const bd_parameter *weight = linears[i].weight, *bias = linears[i].bias;
+        assert(weight->rank == 2 && weight->shape[1] == x->width);
+        assert(!bias || bias->count == weight->shape[0]);
+        bool trained = x->gradient || weight->gradient || (bias && bias->gradient);
+        y[i] = bd_tape_value(tape, x->rows, weight->shape[0], trained);
+    }
     size_t mark = bd_arena_mark(tape->arena);
-    bd_matmul(bd_parameter_forward(weight, tape->compute), x->data, x->rows, x->width,
-              bias ? bd_parameter_values(bias) : NULL, y->data, out, BD_STORE, tape->arena);
+    for (int i = 0; i < count; i++)
+        products[i] =
+            (bd_product){.w = bd_parameter_forward(linears[i].weight, tape->compute),
+                         .bias = linears[i].bias ? bd_parameter_values(linears[i].bias) : NULL,
+                         .y = y[i]->data,
+                         .y_stride = y[i]->width};
+    bd_matmul_several(products, count, x->data, x->rows, x->width, BD_STORE, tape->arena);
     bd_arena_release(tape->arena, mark);
-    if (y->gradient) {
+    for (int i = 0; i < count; i++) {
+        if (!y[i]->gradient)
+            continue;
         linear_note *n = bd_arena_alloc(tape->arena, sizeof *n);
-        *n = (linear_note){.x = x, .weight = weight, .bias = bias, .y = y};
+        *n = (linear_note){.x = x, .weight = linears[i].weight, .bias = linears[i].bias, .y = y[i]};
         bd_tape_note(tape, linear_back, n);
     }
+}
+
+bd_value *bd_op_linear(bd_tape *tape, bd_value *x, bd_parameter *weight, bd_parameter *bias)
+{
+    const bd_linear linear = {.weight = weight, .bias = bias};
+    bd_value *y;
+    bd_op_linears(tape, x, &linear, 1, &y);
     return y;
 }

@@ -6,22 +6,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/huge.h"
 #include "base/random.h"
 #include "base/threads.h"
-
-#define HUGE_PAGE ((size_t)2 << 20)
-
-// Weights are streamed once per token when generating: huge pages spare that stream most of its
-// page walks. Small tensors only need the alignment of the kernels.
-static void *allocate(size_t bytes)
-{
-    size_t alignment = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64;
-    bytes = (bytes + alignment - 1) / alignment * alignment;
-    void *memory = aligned_alloc(alignment, bytes ? bytes : alignment);
-    if (memory && alignment == HUGE_PAGE)
-        madvise(memory, bytes, MADV_HUGEPAGE);
-    return memory;
-}
 
 void bd_parameter_map(bd_parameter *p, const char *name, int rank, const int64_t *shape,
                       bd_dtype dtype, const void *data)
@@ -38,7 +25,7 @@ bool bd_parameter_create(bd_parameter *p, const char *name, int rank, const int6
                          float fill, bd_error *err)
 {
     bd_parameter_map(p, name, rank, shape, BD_F32, NULL);
-    p->value = allocate((size_t)p->count * sizeof(float));
+    p->value = bd_huge_alloc((size_t)p->count * sizeof(float));
     if (!p->value)
         return bd_fail_as(err, BD_ERROR_SYSTEM, "%s: no memory for %lld values", name,
                           (long long)p->count);
@@ -106,8 +93,8 @@ static void *resize(void *storage, size_t *have, size_t need, const char *name)
 {
     if (*have >= need && storage)
         return storage;
-    free(storage);
-    storage = allocate(need);
+    bd_huge_free(storage);
+    storage = bd_huge_alloc(need);
     if (!storage) {
         fprintf(stderr, "bdlm: out of memory: %s needs %zu bytes of packed weights\n", name, need);
         abort();
@@ -161,13 +148,13 @@ const float *bd_parameter_values(bd_parameter *p)
 bool bd_parameter_train(bd_parameter *p, bd_error *err)
 {
     size_t bytes = (size_t)p->count * sizeof(float);
-    float *value = p->value ? p->value : allocate(bytes);
-    float *gradient = p->gradient ? p->gradient : allocate(bytes);
+    float *value = p->value ? p->value : bd_huge_alloc(bytes);
+    float *gradient = p->gradient ? p->gradient : bd_huge_alloc(bytes);
     if (!value || !gradient) {
         if (value != p->value)
-            free(value);
+            bd_huge_free(value);
         if (gradient != p->gradient)
-            free(gradient);
+            bd_huge_free(gradient);
         return bd_fail_as(err, BD_ERROR_SYSTEM, "%s: no memory to train %lld values", p->name,
                           (long long)p->count);
     }
@@ -183,8 +170,8 @@ bool bd_parameter_train(bd_parameter *p, bd_error *err)
 
 void bd_parameter_freeze(bd_parameter *p)
 {
-    free(p->gradient);
-    free(p->backward_storage);
+    bd_huge_free(p->gradient);
+    bd_huge_free(p->backward_storage);
     p->gradient = NULL;
     p->backward_storage = NULL;
     p->backward_bytes = 0;
@@ -194,8 +181,8 @@ void bd_parameter_freeze(bd_parameter *p)
 void bd_parameter_free(bd_parameter *p)
 {
     bd_parameter_freeze(p);
-    free(p->value);
-    free(p->forward_storage);
+    bd_huge_free(p->value);
+    bd_huge_free(p->forward_storage);
     *p = (bd_parameter){0};
 }
 

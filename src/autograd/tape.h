@@ -56,6 +56,13 @@ bd_value *bd_op_embedding(bd_tape *tape, bd_parameter *table, const int32_t *ids
 /* x [rows, in] @ weight[out, in]^T + bias[out] -> [rows, out]; bias may be NULL. */
 bd_value *bd_op_linear(bd_tape *tape, bd_value *x, bd_parameter *weight, bd_parameter *bias);
 
+/* Several of them on the same x, in one pass over all weights: y[i] as bd_op_linear gives it. Up to
+ * BD_MOST_PRODUCTS. */
+typedef struct {
+    bd_parameter *weight, *bias;
+} bd_linear;
+void bd_op_linears(bd_tape *tape, bd_value *x, const bd_linear *linears, int count, bd_value **y);
+
 /* RMS norm over groups of `width` values (the whole row, or each head), weight [width]. */
 bd_value *bd_op_rms_norm(bd_tape *tape, bd_value *x, bd_parameter *weight, float eps,
                          int64_t width);

@@ -28,7 +28,7 @@ static struct {
     int count; // threads of the team, the caller included; 0: not decided yet
     int started;
     pthread_t thread[MOST_THREADS];
-    _Atomic uint32_t round; // odd bits carry nothing: every new value is one piece of work
+    _Atomic uint32_t round; // every new value is one piece of work; helpers sleep on it
     _Atomic uint32_t sleepers;
     _Atomic int stop;
     // The current round.
@@ -36,8 +36,13 @@ static struct {
     void *context;
     int64_t tasks;
     _Atomic int64_t next;
-    _Atomic int32_t active; // helpers that have not finished the round
+    // The round's number, whether it may be entered, and how many helpers are inside. The caller
+    // waits for those only: a helper that has lost its core and comes late finds the door closed.
+    _Atomic uint64_t door;
 } team;
+
+#define DOOR_OPEN   ((uint64_t)1 << 31)
+#define DOOR_INSIDE (DOOR_OPEN - 1)
 
 static _Thread_local bool inside;
 
@@ -54,7 +59,8 @@ static void futex_wake_all(_Atomic uint32_t *word)
 static void flush_denormals(void)
 {
 #if defined(__x86_64__)
-    _mm_setcsr(_mm_getcsr() | 0x8040); // flush to zero, denormals are zero; VDPBF16PS does so anyway
+    _mm_setcsr(_mm_getcsr() |
+               0x8040); // flush to zero, denormals are zero; VDPBF16PS does so anyway
 #endif
 }
 
@@ -84,6 +90,16 @@ static uint32_t wait_for_round(uint32_t seen)
     return now;
 }
 
+static bool enter(uint32_t round)
+{
+    uint64_t door = atomic_load_explicit(&team.door, memory_order_relaxed);
+    while (door >> 32 == round && (door & DOOR_OPEN))
+        if (atomic_compare_exchange_weak_explicit(&team.door, &door, door + 1, memory_order_acquire,
+                                                  memory_order_relaxed))
+            return true;
+    return false;
+}
+
 static void *helper(void *argument)
 {
     flush_denormals();
@@ -93,8 +109,10 @@ static void *helper(void *argument)
         seen = wait_for_round(seen);
         if (atomic_load(&team.stop))
             return NULL;
+        if (!enter(seen))
+            continue;
         work_on_round();
-        atomic_fetch_sub_explicit(&team.active, 1, memory_order_release);
+        atomic_fetch_sub_explicit(&team.door, 1, memory_order_release);
     }
 }
 
@@ -172,12 +190,15 @@ void bd_parallel(int64_t count, bd_task_function *run, void *context)
     team.context = context;
     team.tasks = count;
     atomic_store_explicit(&team.next, 0, memory_order_relaxed);
-    atomic_store_explicit(&team.active, team.started, memory_order_relaxed);
-    atomic_fetch_add(&team.round, 1);
+    uint32_t round = atomic_load_explicit(&team.round, memory_order_relaxed) + 1;
+    atomic_store_explicit(&team.door, (uint64_t)round << 32 | DOOR_OPEN, memory_order_release);
+    atomic_store(&team.round, round);
     if (atomic_load(&team.sleepers))
         futex_wake_all(&team.round);
     work_on_round();
-    for (int spin = 0; atomic_load_explicit(&team.active, memory_order_acquire) > 0; spin++) {
+    atomic_fetch_and_explicit(&team.door, ~DOOR_OPEN, memory_order_relaxed);
+    for (int spin = 0; atomic_load_explicit(&team.door, memory_order_acquire) & DOOR_INSIDE;
+         spin++) {
         if (spin < SPINS_BEFORE_SLEEP)
             cpu_relax();
         else

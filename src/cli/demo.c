@@ -36,14 +36,15 @@ static const char *at(const demo *d, const char *name)
 // --- text
 // ----------------------------------------------------------------------------------------------------
 
-enum { OPENING = 160 }; // bytes of an entry that make a prompt
+// Bytes of an entry that make a prompt to compare on, and one for the target to continue.
+enum { PROMPT = 160, OPENING = 100 };
 
-/* One line {"turns": [...]} with the opening of an entry; false: the entry is too short for one. */
-static bool write_prompt(bd_writer *out, const bd_document *entry)
+/* One line {"turns": [...]} with the first words of an entry; false: the entry is too short. */
+static bool write_prompt(bd_writer *out, const bd_document *entry, size_t bytes)
 {
-    if (entry->size < 3 * OPENING)
+    if (entry->size < 2 * bytes)
         return false;
-    size_t cut = OPENING;
+    size_t cut = bytes;
     while (cut > 0 && entry->text[cut] != ' ')
         cut--;
     json_t *line = json_pack("{s:[s%]}", "turns", entry->text, cut);
@@ -64,7 +65,7 @@ static bool write_prompts(const demo *d, bd_documents *documents, bd_error *err)
     bd_writer *out = bd_writer_open(at(d, "prompts.jsonl"), err);
     while (out && written < d->prompts && (got = bd_documents_next(documents, &entry, err)) > 0)
         if (entry.number % 7 == 0)
-            written += write_prompt(out, &entry);
+            written += write_prompt(out, &entry, PROMPT);
     if (got < 0 || !out) {
         bd_writer_abandon(out);
         return false;
@@ -92,8 +93,8 @@ static bool write_text(const demo *d, bd_error *err)
         bd_writer_write(out, "\n\n", 2);
         bytes += (int64_t)entry.size + 2;
         // Openings spread over the whole text, for the target to continue in its own words.
-        if (number++ % 16 == 0 && opened < d->regenerated)
-            opened += write_prompt(openings, &entry);
+        if (opened < d->regenerated && number++ % 4 == 0)
+            opened += write_prompt(openings, &entry, OPENING);
     }
     bool ok = got > 0 && openings;
     if (got == 0)
@@ -204,12 +205,14 @@ static bool train_target(const demo *d, bd_error *err)
 }
 
 /* The drafter learns from text that the target writes, because that is what it will draft: the
- * target's own continuations of openings from the training text. */
+ * target's own continuations of openings from the training text.
+ * They are greedy, so their tokens are the labels: cross entropy alone is what acceptance asks for.
+ */
 static bool regenerate(const demo *d, bd_error *err)
 {
     const char *const words[] = {
         "generate", "--model", at(d, "target/latest"), "--prompts", at(d, "openings.jsonl"),
-        "--tokens", "192",     "--ignore-eos",         NULL};
+        "--tokens", "160",     "--ignore-eos",         NULL};
     return run_into(at(d, "written.txt"), bd_command_generate, words, err);
 }
 
@@ -238,7 +241,9 @@ static bool train_draft(const demo *d, bd_error *err)
                                  "--block-size",
                                  "8",
                                  "--num-anchors",
-                                 "48",
+                                 "24",
+                                 "--self-logit-distillation",
+                                 "false",
                                  "--sequence-length",
                                  "256",
                                  "--batch-size",
@@ -246,7 +251,7 @@ static bool train_draft(const demo *d, bd_error *err)
                                  "--max-steps",
                                  steps,
                                  "--lr",
-                                 "2e-3",
+                                 "4e-3",
                                  "--warmup-ratio",
                                  "0.05",
                                  "--schedule",
@@ -415,9 +420,9 @@ int bd_command_demo(int argc, char **argv)
               .text = "/usr/share/dictd/gcide.dict.dz",
               .megabytes = 6,
               .target_steps = 340,
-              .draft_steps = 320,
+              .draft_steps = 450,
               .prompts = 12,
-              .regenerated = 400};
+              .regenerated = 800};
     const bd_option list[] = {
         {"out", "o", BD_ARGUMENT_TEXT, "FOLDER", "where everything goes (demo)", &d.out, 0, 0,
          false},
@@ -430,7 +435,7 @@ int bd_command_demo(int argc, char **argv)
          1, 1e9, false},
         {"prompts", NULL, BD_ARGUMENT_INT, "N", "prompts to compare on (12)", &d.prompts, 1, 1e6,
          false},
-        {"regenerated", NULL, BD_ARGUMENT_INT, "N", "texts the target writes for the draft (400)",
+        {"regenerated", NULL, BD_ARGUMENT_INT, "N", "texts the target writes for the draft (800)",
          &d.regenerated, 1, 1e6, false},
     };
     const bd_options options = {

@@ -47,14 +47,24 @@ typedef struct {
     bd_draft_cache *cache;
 } pass;
 
-/* rope(norm(x W^T + b)): queries or keys; per head, as in the target. */
-static bd_value *turned(const pass *p, bd_tape *tape, bd_value *x, bd_parameter *weight,
-                        bd_parameter *bias, bd_parameter *norm, const int32_t *positions)
+/* rope(norm(y)): projected queries or keys; per head, as in the target. */
+static bd_value *turned(const pass *p, bd_tape *tape, bd_value *y, bd_parameter *norm,
+                        const int32_t *positions)
 {
     const bd_model_config *s = &p->draft->config.stack;
-    bd_value *y = bd_op_linear(tape, x, weight, bias);
     y = bd_op_rms_norm(tape, y, norm, (float)s->norm_eps, s->head_size);
     return bd_op_rope(tape, y, &p->draft->rope, positions);
+}
+
+/* Keys and values of context rows. */
+static void context_key_value(const pass *p, bd_tape *tape, const bd_layer *layer,
+                              bd_value *context, const int32_t *positions, bd_value *out[2])
+{
+    bd_op_linears(
+        tape, context,
+        (const bd_linear[]){{layer->key, layer->key_bias}, {layer->value, layer->value_bias}}, 2,
+        out);
+    out[0] = turned(p, tape, out[0], layer->key_norm, positions);
 }
 
 /* The context's rows, then the block's: the block is written behind the cache's last row, where the
@@ -97,19 +107,23 @@ static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_
     bd_value *h = bd_op_rms_norm(tape, x, layer->input_norm, (float)s->norm_eps, s->hidden);
     sublayer around;
     h = enter(p, tape, 2 * index, h, &around);
-    bd_value *query =
-        turned(p, tape, h, layer->query, layer->query_bias, layer->query_norm, p->positions);
-    bd_value *key = turned(p, tape, h, layer->key, layer->key_bias, layer->key_norm, p->positions);
-    bd_value *value = bd_op_linear(tape, h, layer->value, layer->value_bias);
+    bd_value *projected[3];
+    bd_op_linears(tape, h,
+                  (const bd_linear[]){{layer->query, layer->query_bias},
+                                      {layer->key, layer->key_bias},
+                                      {layer->value, layer->value_bias}},
+                  3, projected);
+    bd_value *query = turned(p, tape, projected[0], layer->query_norm, p->positions);
+    bd_value *key = turned(p, tape, projected[1], layer->key_norm, p->positions);
+    bd_value *value = projected[2];
     if (p->cache) {
         key = behind_cache(p, tape, p->cache->key[index], key);
         value = behind_cache(p, tape, p->cache->value[index], value);
     } else {
-        bd_value *seen = turned(p, tape, p->context, layer->key, layer->key_bias, layer->key_norm,
-                                p->context_positions);
-        key = bd_op_concatenate_rows(tape, seen, key, p->rows);
-        seen = bd_op_linear(tape, p->context, layer->value, layer->value_bias);
-        value = bd_op_concatenate_rows(tape, seen, value, p->rows);
+        bd_value *seen[2];
+        context_key_value(p, tape, layer, p->context, p->context_positions, seen);
+        key = bd_op_concatenate_rows(tape, seen[0], key, p->rows);
+        value = bd_op_concatenate_rows(tape, seen[1], value, p->rows);
     }
     bd_visibility *rule = bd_arena_alloc(tape->arena, sizeof *rule);
     *rule = bd_draft_rule(config, index, p->context_length, p->anchors);
@@ -136,10 +150,7 @@ static bd_value *mlp_half(const pass *p, bd_tape *tape, int64_t index, bd_value 
     sublayer around;
     bd_value *h = bd_op_rms_norm(tape, x, layer->post_attention_norm, eps, x->width);
     h = enter(p, tape, 2 * index + 1, h, &around);
-    bd_value *inner = bd_op_swiglu(tape, bd_op_linear(tape, h, layer->gate, NULL),
-                                   bd_op_linear(tape, h, layer->up, NULL));
-    bd_value *y = bd_op_linear(tape, inner, layer->down, NULL);
-    return bd_op_add(tape, x, leave(&around, tape, y));
+    return bd_op_add(tape, x, leave(&around, tape, bd_layer_swiglu(tape, layer, h)));
 }
 
 static bd_value *run_layer(const pass *p, bd_tape *tape, int64_t index, bd_value *x)
@@ -240,11 +251,10 @@ void bd_draft_cache_extend(bd_draft *draft, bd_draft_cache *cache, const float *
     size_t layer_mark = bd_arena_mark(scratch);
     for (int64_t l = 0; l < draft->config.stack.layers; l++) {
         const bd_layer *layer = &draft->layers[l];
-        const bd_value *key =
-            turned(&p, &tape, context, layer->key, layer->key_bias, layer->key_norm, positions);
-        const bd_value *value = bd_op_linear(&tape, context, layer->value, layer->value_bias);
-        memcpy(cache->key[l] + cache->length * cache->width, key->data, bytes);
-        memcpy(cache->value[l] + cache->length * cache->width, value->data, bytes);
+        bd_value *made[2];
+        context_key_value(&p, &tape, layer, context, positions, made);
+        memcpy(cache->key[l] + cache->length * cache->width, made[0]->data, bytes);
+        memcpy(cache->value[l] + cache->length * cache->width, made[1]->data, bytes);
         bd_arena_release(scratch, layer_mark);
     }
     cache->length += rows;

@@ -78,9 +78,13 @@ static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_
     const bd_layer *layer = &p->model->layers[index];
     float eps = (float)c->norm_eps;
     bd_value *h = bd_op_rms_norm(tape, x, layer->input_norm, eps, c->hidden);
-    bd_value *query = bd_op_linear(tape, h, layer->query, layer->query_bias);
-    bd_value *key = bd_op_linear(tape, h, layer->key, layer->key_bias);
-    bd_value *value = bd_op_linear(tape, h, layer->value, layer->value_bias);
+    bd_value *projected[3];
+    bd_op_linears(tape, h,
+                  (const bd_linear[]){{layer->query, layer->query_bias},
+                                      {layer->key, layer->key_bias},
+                                      {layer->value, layer->value_bias}},
+                  3, projected);
+    bd_value *query = projected[0], *key = projected[1], *value = projected[2];
     if (layer->query_norm) {
         query = bd_op_rms_norm(tape, query, layer->query_norm, eps, c->head_size);
         key = bd_op_rms_norm(tape, key, layer->key_norm, eps, c->head_size);
@@ -104,13 +108,17 @@ static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_
     return bd_op_add(tape, x, bd_op_linear(tape, seen, layer->output, layer->output_bias));
 }
 
+bd_value *bd_layer_swiglu(bd_tape *tape, const bd_layer *layer, bd_value *h)
+{
+    bd_value *wide[2];
+    bd_op_linears(tape, h, (const bd_linear[]){{layer->gate, NULL}, {layer->up, NULL}}, 2, wide);
+    return bd_op_linear(tape, bd_op_swiglu(tape, wide[0], wide[1]), layer->down, NULL);
+}
+
 bd_value *bd_layer_mlp(bd_tape *tape, const bd_layer *layer, bd_value *x, float eps)
 {
     bd_value *h = bd_op_rms_norm(tape, x, layer->post_attention_norm, eps, x->width);
-    bd_value *gate = bd_op_linear(tape, h, layer->gate, NULL);
-    bd_value *up = bd_op_linear(tape, h, layer->up, NULL);
-    bd_value *inner = bd_op_swiglu(tape, gate, up);
-    return bd_op_add(tape, x, bd_op_linear(tape, inner, layer->down, NULL));
+    return bd_op_add(tape, x, bd_layer_swiglu(tape, layer, h));
 }
 
 static bd_value *run_layer(const pass *p, bd_tape *tape, int64_t index, bd_value *x)

@@ -106,7 +106,10 @@ bd_value *bd_model_forward(bd_model *model, bd_tape *tape, const bd_forward *inp
 void bd_model_logits(bd_model *model, const float *hidden, int64_t rows, float *logits,
                      bd_arena *scratch);
 
-/* One layer's MLP half: x + down(silu(gate h) * up h), h = norm(x). Shared with drafts. */
+/* down(silu(gate h) * up h): the inner part of a layer's MLP, on normed rows. */
+bd_value *bd_layer_swiglu(bd_tape *tape, const bd_layer *layer, bd_value *h);
+
+/* One layer's MLP half: x + bd_layer_swiglu(norm(x)). Shared with drafts. */
 bd_value *bd_layer_mlp(bd_tape *tape, const bd_layer *layer, bd_value *x, float eps);
 
 #endif

@@ -1,6 +1,7 @@
 #include "tensor/matmul.h"
 
 #include <assert.h>
+#include <math.h>
 
 #include "base/threads.h"
 #include "tensor/isa/matmul.h"
@@ -9,8 +10,12 @@
 // steps are 64 KB at the widest. Two tiles take turns faster, so that reading ahead (below) stays
 // smooth.
 enum { BLOCK_STEPS = 256, TWO_TILES_STEPS = 64, BLOCK_ROWS = 96, WIDEST_PANEL = 64 };
-// Less work than this (about 5 microseconds) is not worth waking a second thread.
-#define SMALL_PRODUCT 1e6
+// Less work than this (about 1.5 microseconds) is not worth waking a second thread. A byte of weights
+// takes as long as this many operations, on caches' and memory's side alike.
+#define SMALL_PRODUCT 3e5
+#define BYTE_WORK     4.0
+// Less than this (about 50 microseconds) is over before a thread that lost its core comes back.
+#define SHORT_PRODUCT 2e7
 
 #define ENTRY(level) &bd_matmul_kernels_##level,
 static const bd_matmul_kernels *const tables[BD_ISA_COUNT] = {BD_FOR_EACH_ISA(ENTRY)};
@@ -170,24 +175,33 @@ bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, 
 
 /* --- product ---------------------------------------------------------------------------------- */
 
+// One of the products with the same left-hand matrix.
 typedef struct {
-    const bd_matmul_kernels *table;
     panels panels;
     const void *b;
-    const char *a; // in the format's left-hand form
-    int64_t a_row;
-    int64_t rows;
     const float *bias;
     float *y;
     int64_t y_stride;
+    int64_t first_panel; // where its panels come in a row of all products' panels
+} product_part;
+
+typedef struct {
+    const bd_matmul_kernels *table;
+    product_part part[BD_MOST_PRODUCTS];
+    int parts;
+    int64_t panel_count; // of all parts
+    const char *a;       // in the format's left-hand form
+    int64_t a_row;
+    int64_t rows;
     bool accumulate;
     int64_t row_blocks, groups; // tasks = groups * row_blocks
 } product_job;
 
-// Rows first .. first+rows-1 of one panel.
-static void multiply_panel(const product_job *job, int64_t panel, int64_t first, int64_t rows)
+// Rows first .. first+rows-1 of one panel. more: the next panel comes right after this one.
+static void multiply_panel(const product_job *job, const product_part *part, int64_t panel,
+                           int64_t first, int64_t rows, bool more)
 {
-    const panels *p = &job->panels;
+    const panels *p = &part->panels;
     float partial[BLOCK_ROWS * WIDEST_PANEL];
     const int64_t column = panel * p->panel_columns, width = panel_width(p, panel);
     const int64_t tiles = ceil_div(rows, BD_TILE_ROWS);
@@ -195,16 +209,17 @@ static void multiply_panel(const product_job *job, int64_t panel, int64_t first,
     // While tiles work on one block they read the next one ahead, each its share of the four cache
     // lines of a step: memory and arithmetic overlap. A single tile streams; the hardware sees
     // that.
-    const int64_t lines = tiles > 1 && tiles <= 16 ? ceil_div(4, tiles) : 0;
-    const char *b = panel_start(p, job->b, panel);
+    const int64_t share = tiles > 1 && tiles <= 16 ? ceil_div(4, tiles) : 0;
+    const char *b = panel_start(p, part->b, panel);
     for (int64_t s = 0; s == 0 || s < p->steps; s += block) {
         const int64_t steps = smaller(block, p->steps - s);
         const bool last = s + steps == p->steps;
+        const int64_t lines = last && !more ? 0 : share;
         const char *next = b + steps * width * p->step_bytes;
         for (int64_t i = 0; i < tiles; i++) {
             int64_t r = i * rows / tiles, end = (i + 1) * rows / tiles;
             float *sums = partial + r * WIDEST_PANEL;
-            float *y = job->y + (first + r) * job->y_stride + column;
+            float *y = part->y + (first + r) * part->y_stride + column;
             bd_tile tile = {
                 .rows = (int)(end - r),
                 .columns = panel_used(p, panel),
@@ -217,8 +232,8 @@ static void multiply_panel(const product_job *job, int64_t panel, int64_t first,
                 .start = s == 0 ? NULL : sums,
                 .start_stride = WIDEST_PANEL,
                 .y = last ? y : sums,
-                .y_stride = last ? job->y_stride : WIDEST_PANEL,
-                .bias = last && job->bias ? job->bias + column : NULL,
+                .y_stride = last ? part->y_stride : WIDEST_PANEL,
+                .bias = last && part->bias ? part->bias + column : NULL,
                 .accumulate = last && job->accumulate,
                 .prefetch = next + i * steps * lines * 64,
                 .prefetch_lines = lines,
@@ -233,28 +248,38 @@ static void multiply_task(void *context, int64_t task)
 {
     const product_job *job = context;
     const int64_t group = task / job->row_blocks, block = task % job->row_blocks;
-    const int64_t count = panel_count(&job->panels);
+    const int64_t count = job->panel_count;
     const int64_t first = block * job->rows / job->row_blocks;
     const int64_t rows = (block + 1) * job->rows / job->row_blocks - first;
-    for (int64_t p = group * count / job->groups; p < (group + 1) * count / job->groups; p++)
-        multiply_panel(job, p, first, rows);
+    const int64_t end = (group + 1) * count / job->groups;
+    const product_part *part = job->part;
+    for (int64_t p = group * count / job->groups; p < end; p++) {
+        while (p >= part->first_panel + panel_count(&part->panels))
+            part++;
+        const int64_t panel = p - part->first_panel;
+        const bool more = p + 1 < end && panel + 1 < panel_count(&part->panels);
+        multiply_panel(job, part, panel, first, rows, more);
+    }
 }
 
-// Enough tasks to keep every thread busy to the end, few enough to reuse what the caches hold.
+// Enough tasks to keep every thread busy to the end, few enough to reuse what the caches hold. A
+// short product is cut once for each thread: its panels are read in as long stretches as they can
+// be.
 static void split_product(product_job *job)
 {
-    const int64_t count = panel_count(&job->panels), threads = bd_threads_count();
-    const double work =
-        2.0 * (double)job->rows * (double)job->panels.columns * (double)job->panels.steps;
+    const int64_t count = job->panel_count, threads = bd_threads_count();
+    const panels *widest = &job->part[0].panels;
+    const double panel_work = (double)(widest->panel_columns * widest->steps) *
+                              fmax(2.0 * (double)job->rows, BYTE_WORK * (double)widest->step_bytes);
+    const double work = (double)count * panel_work;
     job->row_blocks = ceil_div(job->rows, BLOCK_ROWS);
     job->groups = 1;
     if (threads > 1 && work >= SMALL_PRODUCT) {
-        int64_t panel_bytes =
-            job->panels.panel_columns * job->panels.steps * job->panels.step_bytes;
+        int64_t panel_bytes = widest->panel_columns * widest->steps * widest->step_bytes;
         int64_t fit = larger(1, ((int64_t)1 << 20) / larger(1, panel_bytes));
-        int64_t wanted = larger(ceil_div(8 * threads, job->row_blocks), ceil_div(count, fit));
-        int64_t sensible = (int64_t)(work / (SMALL_PRODUCT / 2));
-        job->groups = larger(1, smaller(count, smaller(wanted, sensible)));
+        int64_t tasks = work < SHORT_PRODUCT ? threads : 8 * threads;
+        int64_t wanted = larger(ceil_div(tasks, job->row_blocks), ceil_div(count, fit));
+        job->groups = larger(1, smaller(count, wanted));
     }
 }
 
@@ -278,47 +303,72 @@ static void round_task(void *context, int64_t task)
                               job->to + r * job->to_stride * 4);
 }
 
+// x in the form that tiles read; the caller's rows where they are that already.
+static void set_left(product_job *job, bd_tile_format format, int64_t in, const float *x,
+                     int64_t x_stride, bool rounded, bd_arena *scratch)
+{
+    job->a = (const char *)x;
+    job->a_row = x_stride;
+    if (!rounded)
+        return;
+    // Rows a multiple of 4 KB apart would fight for the same cache sets.
+    job->a_row = ceil_div(job->part[0].panels.steps, 16) * 16 + 16;
+    round_job round = {.table = job->table,
+                       .format = format,
+                       .x = x,
+                       .rows = job->rows,
+                       .count = in,
+                       .x_stride = x_stride,
+                       .to_stride = job->a_row};
+    round.to = bd_arena_alloc(scratch, (size_t)(job->rows * job->a_row) * 4);
+    job->a = round.to;
+    if (job->rows * in < 16384)
+        for (int64_t task = 0; task < ceil_div(job->rows, ROUNDED_ROWS); task++)
+            round_task(&round, task);
+    else
+        bd_parallel(ceil_div(job->rows, ROUNDED_ROWS), round_task, &round);
+}
+
+void bd_matmul_several(const bd_product *products, int count, const float *x, int64_t rows,
+                       int64_t x_stride, bd_matmul_mode mode, bd_arena *scratch)
+{
+    assert(count > 0 && count <= BD_MOST_PRODUCTS);
+    if (rows <= 0)
+        return;
+    const size_t mark = bd_arena_mark(scratch);
+    const bd_matmul_kernels *table = kernels();
+    const bd_dtype dtype = products[0].w->dtype;
+    const bd_tile_format format = format_of(table, dtype);
+    const int64_t in = products[0].w->in;
+    product_job job = {.table = table, .rows = rows, .accumulate = mode == BD_ACCUMULATE};
+    for (int i = 0; i < count; i++) {
+        const bd_packed *w = products[i].w;
+        assert(w->dtype == dtype && w->in == in);
+        if (w->out <= 0)
+            continue;
+        product_part *part = &job.part[job.parts++];
+        *part = (product_part){.panels = panels_of(table, format, w->out, table->panel_columns, in),
+                               .b = w->data,
+                               .bias = products[i].bias,
+                               .y = products[i].y,
+                               .y_stride = products[i].y_stride,
+                               .first_panel = job.panel_count};
+        job.panel_count += panel_count(&part->panels);
+    }
+    if (job.parts > 0) {
+        set_left(&job, format, in, x, x_stride, dtype == BD_BF16, scratch);
+        split_product(&job);
+        bd_parallel(job.groups * job.row_blocks, multiply_task, &job);
+    }
+    bd_arena_release(scratch, mark);
+}
+
 void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_stride,
                const float *bias, float *y, int64_t y_stride, bd_matmul_mode mode,
                bd_arena *scratch)
 {
-    if (rows <= 0 || w->out <= 0)
-        return;
-    const size_t mark = bd_arena_mark(scratch);
-    const bd_matmul_kernels *table = kernels();
-    product_job job = {
-        .table = table,
-        .panels = panels_of(table, format_of(table, w->dtype), w->out, table->panel_columns, w->in),
-        .b = w->data,
-        .a = (const char *)x,
-        .a_row = x_stride,
-        .rows = rows,
-        .bias = bias,
-        .y = y,
-        .y_stride = y_stride,
-        .accumulate = mode == BD_ACCUMULATE,
-    };
-    if (w->dtype == BD_BF16) {
-        // Rows a multiple of 4 KB apart would fight for the same cache sets.
-        job.a_row = ceil_div(job.panels.steps, 16) * 16 + 16;
-        round_job round = {.table = table,
-                           .format = job.panels.format,
-                           .x = x,
-                           .rows = rows,
-                           .count = w->in,
-                           .x_stride = x_stride,
-                           .to_stride = job.a_row};
-        round.to = bd_arena_alloc(scratch, (size_t)(rows * job.a_row) * 4);
-        job.a = round.to;
-        if (rows * w->in < 16384)
-            for (int64_t task = 0; task < ceil_div(rows, ROUNDED_ROWS); task++)
-                round_task(&round, task);
-        else
-            bd_parallel(ceil_div(rows, ROUNDED_ROWS), round_task, &round);
-    }
-    split_product(&job);
-    bd_parallel(job.groups * job.row_blocks, multiply_task, &job);
-    bd_arena_release(scratch, mark);
+    const bd_product product = {.w = w, .bias = bias, .y = y, .y_stride = y_stride};
+    bd_matmul_several(&product, 1, x, rows, x_stride, mode, scratch);
 }
 
 /* --- gradient of a weight --------------------------------------------------------------------- */

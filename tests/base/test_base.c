@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/huge.h"
 #include "base/sha256.h"
 #include "base/threads.h"
 #include "check.h"
@@ -96,7 +97,8 @@ static void files_are_whole_or_absent(void **state)
     assert_string_equal(text, "block 8\n");
     assert_int_equal(size, 8);
     free(text);
-    check_refused(bd_file_read_text(path, 4, NULL, &err) != NULL, err, "8 bytes, at most 4 expected");
+    check_refused(bd_file_read_text(path, 4, NULL, &err) != NULL, err,
+                  "8 bytes, at most 4 expected");
     writer = bd_writer_open(path, &err);
     bd_writer_write(writer, "other", 5);
     bd_writer_abandon(writer);
@@ -137,11 +139,43 @@ static void errors_are_one_line(void **state)
     assert_int_equal(err.kind, BD_ERROR_VALUE);
 }
 
+// Small blocks share pages and come back aligned; a chunk is used again once all of its blocks are
+// free, and a block larger than a chunk works as well.
+static void huge_blocks(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 100 };
+    char *block[BLOCKS];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < BLOCKS; i++) {
+            block[i] = bd_huge_alloc((size_t)i * 20000);
+            assert_non_null(block[i]);
+            assert_int_equal((uintptr_t)block[i] % 64, 0);
+            memset(block[i], i, (size_t)i * 20000);
+        }
+        for (int i = 1; i < BLOCKS; i++) {
+            assert_int_equal(block[i][0], i);
+            assert_int_equal(block[i][(size_t)i * 20000 - 1], i);
+        }
+        for (int i = 0; i < BLOCKS; i++)
+            bd_huge_free(block[(i * 37) % BLOCKS]);
+    }
+    char *large = bd_huge_alloc((size_t)50 << 20);
+    assert_non_null(large);
+    large[((size_t)50 << 20) - 1] = 1;
+    bd_huge_free(large);
+    bd_huge_free(NULL);
+    assert_null(bd_huge_alloc(SIZE_MAX));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arena_marks),      cmocka_unit_test(every_task_once),
-        cmocka_unit_test(nested_regions_run_inside), cmocka_unit_test(files_are_whole_or_absent),
-        cmocka_unit_test(hashes),           cmocka_unit_test(errors_are_one_line)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(arena_marks),
+                                       cmocka_unit_test(every_task_once),
+                                       cmocka_unit_test(nested_regions_run_inside),
+                                       cmocka_unit_test(files_are_whole_or_absent),
+                                       cmocka_unit_test(huge_blocks),
+                                       cmocka_unit_test(hashes),
+                                       cmocka_unit_test(errors_are_one_line)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -193,6 +193,48 @@ static void test_packing_from_every_dtype_and_order(void **state)
     bd_arena_destroy(arena);
 }
 
+// Side by side each product has the bits it has alone: also where one is empty or ends in a narrow
+// panel, on one thread and on two.
+static void test_several_products_of_the_same_rows(void **state)
+{
+    (void)state;
+    bd_arena *arena = check_arena();
+    static const int64_t widths[BD_MOST_PRODUCTS] = {200, 0, 65, 1400}, rows[] = {1, 8, 17};
+    enum { IN = 601, MOST = 1400 };
+    for (int level = level_first(); level >= 0; level = level_next(level))
+        for (size_t d = 0; d < COUNT(dtypes); d++)
+            for (size_t r = 0; r < COUNT(rows); r++) {
+                size_t mark = bd_arena_mark(arena);
+                problem p[BD_MOST_PRODUCTS];
+                bd_product products[BD_MOST_PRODUCTS];
+                float *alone = bd_arena_zeros(arena, rows[r] * (MOST + 3));
+                for (int i = 0; i < BD_MOST_PRODUCTS; i++) {
+                    p[i] = make(arena, dtypes[d], rows[r], IN, widths[i]);
+                    products[i] = (bd_product){.w = &p[i].packed,
+                                               .bias = i % 2 ? NULL : p[i].bias,
+                                               .y = bd_arena_zeros(arena, rows[r] * (MOST + 3)),
+                                               .y_stride = widths[i] + 3};
+                }
+                for (int threads = 1; threads <= 2; threads++) {
+                    bd_threads_set(threads);
+                    bd_matmul_several(products, BD_MOST_PRODUCTS, p[0].x, rows[r], IN, BD_STORE,
+                                      arena);
+                    for (int i = 0; i < BD_MOST_PRODUCTS; i++) {
+                        bd_matmul(products[i].w, p[0].x, rows[r], IN, products[i].bias, alone,
+                                  products[i].y_stride, BD_STORE, arena);
+                        for (int64_t row = 0; row < rows[r]; row++)
+                            assert_memory_equal(products[i].y + row * products[i].y_stride,
+                                                alone + row * products[i].y_stride,
+                                                (size_t)widths[i] * sizeof(float));
+                    }
+                }
+                check_product(&p[3], products[3].y, products[3].y_stride, false, false);
+                bd_arena_release(arena, mark);
+            }
+    bd_threads_set(0);
+    bd_arena_destroy(arena);
+}
+
 static void test_input_rows_with_a_stride(void **state)
 {
     (void)state;
@@ -329,6 +371,7 @@ int main(void)
         cmocka_unit_test(test_rows_do_not_depend_on_their_batch),
         cmocka_unit_test(test_large_products_do_not_depend_on_threads),
         cmocka_unit_test(test_packing_from_every_dtype_and_order),
+        cmocka_unit_test(test_several_products_of_the_same_rows),
         cmocka_unit_test(test_input_rows_with_a_stride),
         cmocka_unit_test(test_poison_stays_in_its_row),
         cmocka_unit_test(test_weight_gradients),
