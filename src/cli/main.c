@@ -28,6 +28,7 @@ static const bd_command commands[] = {
      "text from a model: causal, speculative (--draft), block diffusion"},
     {"eval", NULL, bd_command_eval, "perplexity, denoising loss and likelihood bound, exact match"},
     {"draft", "train", bd_command_draft_train, "a DFlash drafter for a causal target"},
+    {"draft", "cache", bd_command_draft_cache, "hidden states of a target, written once"},
     {"draft", "eval", bd_command_draft_eval, "acceptance length of a drafter on prompts"},
     {"mask", NULL, bd_command_mask, "picture of an attention rule"},
     {"inspect", NULL, bd_command_inspect,

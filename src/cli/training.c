@@ -14,6 +14,21 @@ bd_dtype bd_recipe_dtype(const bd_recipe *recipe, const char *name)
     return bd_recipe_is(recipe, name, "bf16") ? BD_BF16 : BD_F32;
 }
 
+void bd_recipe_threads(const bd_recipe *recipe)
+{
+    if (bd_recipe_int(recipe, "parallel.threads") > 0)
+        bd_threads_set((int)bd_recipe_int(recipe, "parallel.threads"));
+}
+
+bd_dtype bd_recipe_states_dtype(const bd_recipe *recipe)
+{
+    const char *name = bd_recipe_word(recipe, "data.states_dtype");
+    return !name                   ? BD_F32
+           : !strcmp(name, "fp64") ? BD_F64
+           : !strcmp(name, "bf16") ? BD_BF16
+                                   : BD_F32;
+}
+
 static int64_t warmup_steps(const bd_recipe *recipe, int64_t steps)
 {
     int64_t warmup =
@@ -53,8 +68,7 @@ bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
     options->run = run->run ? run->run : bd_recipe_text(recipe, "log.folder");
     if (!options->run)
         return bd_fail_as(err, BD_ERROR_USAGE, "--out FOLDER is required: where the run goes");
-    if (bd_recipe_int(recipe, "parallel.threads") > 0)
-        bd_threads_set((int)bd_recipe_int(recipe, "parallel.threads"));
+    bd_recipe_threads(recipe);
     options->stop = &bd_stop_requested;
     return true;
 }

@@ -25,6 +25,10 @@ int bd_training_run(const char *command, const bd_task *task, bd_trainer_options
 
 bd_dtype bd_recipe_dtype(const bd_recipe *recipe, const char *name); /* "fp32", "bf16" */
 
+bd_dtype bd_recipe_states_dtype(const bd_recipe *recipe); /* data.states_dtype; unset: F32 */
+
+void bd_recipe_threads(const bd_recipe *recipe); /* parallel.threads, if given */
+
 /* data.train_files as tokens, with progress. */
 bool bd_training_corpus(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_corpus *out,
                         bd_error *err);

@@ -55,6 +55,12 @@ const bd_recipe_option bd_recipe_table[] = {
     TEXT("data", "chat_template", NULL, "file with a chat template; unset: the tokenizer's"),
     WORD("data", "pad_policy", NULL, "none|to-block-end|eos-in-loss", "trained end tokens; unset: to-block-end in blocks"),
     INT("data", "shuffle_seed", "0", 0, MOST_COUNT, "order of the data, and corruption"),
+    TEXT("data", "cache", NULL, "drafts: hidden states from draft cache, instead of train_files"),
+    TEXT("data", "listen", NULL, "drafts: address for producers of hidden states, tcp://HOST:PORT or ipc://PATH"),
+    WORD("data", "states_dtype", NULL, "fp64|fp32|bf16", "drafts: how hidden states are kept; unset: fp32, or as the cache says"),
+    BOOL("data", "states_prenorm", "false", "drafts: keep the last states from before the final norm"),
+    INT("data", "stream_ahead", "16", 1, 65536, "drafts: rows asked of producers before they are needed"),
+    NUMBER("data", "stream_patience", "0", 0, 1e9, "drafts: seconds without a record that end a run; 0: wait for ever"),
 
     // --- objective
     WORD("objective", "kind", "causal_lm", "causal_lm|block_diffusion", "next token, or denoising of blocks"),
