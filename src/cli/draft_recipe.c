@@ -253,6 +253,9 @@ bool bd_draft_data_open(const bd_recipe *recipe, bd_draft_data *t, bd_error *err
     bool cached = bd_recipe_text(recipe, "data.cache") != NULL;
     if (!folder)
         return bd_fail_as(err, BD_ERROR_USAGE, "--path FOLDER is required: the target model");
+    if (cached && bd_recipe_has(recipe, "data.listen"))
+        return bd_fail_as(err, BD_ERROR_USAGE,
+                          "data.cache and data.listen: one of the two expected");
     if (cached && bd_recipe_has(recipe, "data.train_files"))
         return bd_fail_as(err, BD_ERROR_USAGE,
                           "data.cache and data.train_files: one of the two expected, a cache "
@@ -299,6 +302,32 @@ static void describe_run(const bd_draft_data *t, const bd_draft_task_options *op
             (long long)options->sequence_length, (long long)options->evaluation_rows);
 }
 
+static void tell(void *self, const char *line)
+{
+    (void)self;
+    fprintf(stderr, "stream: %s\n", line);
+}
+
+static bool open_stream(const bd_recipe *recipe, const bd_draft_data *t, bd_draft_training *out,
+                        bd_error *err)
+{
+    bd_states_layout layout;
+    bd_stream_options options = {.address = bd_recipe_text(recipe, "data.listen"),
+                                 .ahead = bd_recipe_int(recipe, "data.stream_ahead"),
+                                 .patience = bd_recipe_number(recipe, "data.stream_patience"),
+                                 .stop = &bd_stop_requested,
+                                 .tell = tell};
+    if (!bd_states_layout_make(t->target, out->draft->config.taps, out->draft->config.tap_count,
+                               t->length, bd_recipe_states_dtype(recipe), &layout, err))
+        return false;
+    layout.prenorm = bd_recipe_bool(recipe, "data.states_prenorm");
+    if (!(out->stream = bd_states_stream_open(&layout, &options, err)))
+        return false;
+    out->source = bd_states_stream_source(out->stream);
+    fprintf(stderr, "stream: waiting for producers at %s\n", options.address);
+    return true;
+}
+
 bool bd_draft_training_make(const bd_recipe *recipe, const bd_draft_data *t, bd_draft_training *out,
                             bd_error *err)
 {
@@ -329,16 +358,25 @@ bool bd_draft_training_make(const bd_recipe *recipe, const bd_draft_data *t, bd_
     out->rows = bd_draft_task_rows(&options);
     out->held_out = options.evaluation_rows;
     describe_run(t, &options);
-    if (t->source.self) {
+    if (t->source.self)
         out->source = t->source;
+    else if (bd_recipe_has(recipe, "data.listen") && !open_stream(recipe, t, out, err))
+        return false;
+    if (out->source.self)
         options.source = &out->source;
-    }
     return bd_draft_task_create(&options, &out->task, err);
 }
 
-void bd_draft_training_free(bd_draft_training *training)
+void bd_draft_training_free(bd_draft_training *training, bool finished)
 {
     bd_draft_task_free(&training->task);
+    if (training->stream) {
+        bd_stream_counts counts = bd_states_stream_count(training->stream);
+        fprintf(stderr, "stream: %lld records, %lld asked for again, %lld dropped as repeated\n",
+                (long long)counts.received, (long long)counts.asked_again,
+                (long long)counts.repeated);
+    }
+    bd_states_stream_close(training->stream, finished);
     bd_draft_close(training->draft);
     *training = (bd_draft_training){0};
 }

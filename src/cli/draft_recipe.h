@@ -14,6 +14,7 @@
 #include "format/recipe.h"
 #include "train/draft_task.h"
 #include "train/states_cache.h"
+#include "train/stream.h"
 
 /* What several drafts may be trained on. */
 typedef struct {
@@ -26,13 +27,15 @@ typedef struct {
     int64_t token_count, length;
 } bd_draft_data;
 
-/* The mode follows from the recipe: data.cache is offline, else data.train_files is read. */
+/* The mode follows from the recipe: data.cache is offline; with data.train_files, data.listen is
+ * streaming; else online. */
 bool bd_draft_data_open(const bd_recipe *recipe, bd_draft_data *data, bd_error *err);
 void bd_draft_data_close(bd_draft_data *data);
 
 typedef struct {
     bd_draft *draft;
     bd_task task;
+    bd_states_stream *stream; /* NULL: none of its own */
     bd_states_source source;
     int64_t rows, held_out; /* of the data: for training, for evaluation behind them */
     char start[64];
@@ -41,6 +44,7 @@ typedef struct {
 /* `data` outlives the training, which stays where it is (the task points into it). */
 bool bd_draft_training_make(const bd_recipe *recipe, const bd_draft_data *data,
                             bd_draft_training *training, bd_error *err);
-void bd_draft_training_free(bd_draft_training *training);
+/* finished: producers are told that it is over, and do not wait for the run to go on. */
+void bd_draft_training_free(bd_draft_training *training, bool finished);
 
 #endif

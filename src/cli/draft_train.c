@@ -41,7 +41,7 @@ int bd_command_draft_train(int argc, char **argv)
         status = bd_run_error("draft train", &err);
     else
         status = bd_training_run("draft train", &training.task, &trainer, recipe.recipe, &run);
-    bd_draft_training_free(&training);
+    bd_draft_training_free(&training, status == 0 && !bd_stop_requested);
     bd_draft_data_close(&data);
     bd_recipe_free(recipe.recipe);
     return status;

@@ -29,6 +29,8 @@ static const bd_command commands[] = {
     {"eval", NULL, bd_command_eval, "perplexity, denoising loss and likelihood bound, exact match"},
     {"draft", "train", bd_command_draft_train, "a DFlash drafter for a causal target"},
     {"draft", "cache", bd_command_draft_cache, "hidden states of a target, written once"},
+    {"draft", "produce", bd_command_draft_produce,
+     "runs a target for drafters that train elsewhere"},
     {"draft", "eval", bd_command_draft_eval, "acceptance length of a drafter on prompts"},
     {"mask", NULL, bd_command_mask, "picture of an attention rule"},
     {"inspect", NULL, bd_command_inspect,
