@@ -31,6 +31,8 @@ static const bd_command commands[] = {
     {"draft", "cache", bd_command_draft_cache, "hidden states of a target, written once"},
     {"draft", "produce", bd_command_draft_produce,
      "runs a target for drafters that train elsewhere"},
+    {"draft", "compare", bd_command_draft_compare,
+     "several drafters on one cache with one budget, side by side"},
     {"draft", "eval", bd_command_draft_eval, "acceptance length of a drafter on prompts"},
     {"mask", NULL, bd_command_mask, "picture of an attention rule"},
     {"inspect", NULL, bd_command_inspect,

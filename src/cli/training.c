@@ -85,35 +85,44 @@ static const char *resume_from(const bd_trainer_options *options, char path[BD_P
     return path;
 }
 
-int bd_training_run(const char *command, const bd_task *task, bd_trainer_options *options,
-                    const bd_recipe *recipe, const bd_run_arguments *run)
+bool bd_training_run_to(const char *name, const bd_task *task, bd_trainer_options *options,
+                        const bd_recipe *recipe, const bd_run_arguments *run,
+                        bd_train_result *result, bd_error *err)
 {
-    bd_error err = {0};
     char latest[BD_PATH];
     enum { MOST_WORDS = 256 };
     const char *words[MOST_WORDS + 1] = {0};
     for (int i = 0; i < run->argc && i < MOST_WORDS; i++)
         words[i] = run->argv[i];
-    if (run->resume && !(options->resume = resume_from(options, latest, &err)))
-        return bd_run_error(command, &err);
+    if (run->resume && !(options->resume = resume_from(options, latest, err)))
+        return false;
     options->recipe = bd_recipe_to_json(recipe);
     options->command = words;
-    options->progress = bd_progress_begin(command, options->steps);
+    options->progress = bd_progress_begin(name, options->steps);
     bd_catch_signals();
-    bd_train_result result;
-    bool ok = bd_train(task, options, &result, &err);
+    bool ok = bd_train(task, options, result, err);
     bd_progress_end(options->progress);
     json_decref(options->recipe);
     if (!ok)
-        return bd_run_error(command, &err);
-    fprintf(stderr, "%s: %s at step %lld, loss %.4f", command, result.stopped ? "stopped" : "done",
-            (long long)result.step, result.loss);
-    if (isfinite(result.evaluation))
-        fprintf(stderr, ", held out %.4f", result.evaluation);
+        return false;
+    fprintf(stderr, "%s: %s at step %lld, loss %.4f", name, result->stopped ? "stopped" : "done",
+            (long long)result->step, result->loss);
+    if (isfinite(result->evaluation))
+        fprintf(stderr, ", held out %.4f", result->evaluation);
     fprintf(stderr, ", %.0f tokens/s, %.0f s; %s/latest%s\n",
-            (double)result.tokens / fmax(result.seconds, 1e-9), result.seconds, options->run,
-            result.stopped ? " (go on with --resume)" : "");
-    return 0;
+            (double)result->tokens / fmax(result->seconds, 1e-9), result->seconds, options->run,
+            result->stopped ? " (go on with --resume)" : "");
+    return true;
+}
+
+int bd_training_run(const char *command, const bd_task *task, bd_trainer_options *options,
+                    const bd_recipe *recipe, const bd_run_arguments *run)
+{
+    bd_error err = {0};
+    bd_train_result result;
+    return bd_training_run_to(command, task, options, recipe, run, &result, &err)
+               ? 0
+               : bd_run_error(command, &err);
 }
 
 bool bd_training_corpus(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_corpus *out,

@@ -23,6 +23,11 @@ bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
 int bd_training_run(const char *command, const bd_task *task, bd_trainer_options *options,
                     const bd_recipe *recipe, const bd_run_arguments *run);
 
+/* The same for a command that goes on afterwards: an error instead of an exit status. */
+bool bd_training_run_to(const char *name, const bd_task *task, bd_trainer_options *options,
+                        const bd_recipe *recipe, const bd_run_arguments *run,
+                        bd_train_result *result, bd_error *err);
+
 bd_dtype bd_recipe_dtype(const bd_recipe *recipe, const char *name); /* "fp32", "bf16" */
 
 bd_dtype bd_recipe_states_dtype(const bd_recipe *recipe); /* data.states_dtype; unset: F32 */
