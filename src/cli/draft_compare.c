@@ -227,7 +227,7 @@ static bool train(comparison *c, const char *name, int64_t seed, bd_draft_traini
     bd_trainer_options options;
     bd_train_result result;
     if (!choose(c, name, seed, err) || !bd_training_options(c->recipe, &run, &options, err) ||
-        !bd_draft_training_make(c->recipe, &c->data, training, err) ||
+        !bd_draft_training_make(c->recipe, &c->data, run.resume ? latest : NULL, training, err) ||
         !bd_training_run_to(part, &training->task, &options, c->recipe, &run, &result, err))
         return false;
     if (result.stopped)
@@ -260,7 +260,7 @@ static bool check_all(comparison *c, int64_t *rows, int64_t *held_out, bd_error 
     for (int64_t i = 0; i < c->name_count; i++) {
         bd_draft_training training = {0};
         bool ok = choose(c, c->names[i], c->seed_list[0], err) &&
-                  bd_draft_training_make(c->recipe, &c->data, &training, err);
+                  bd_draft_training_make(c->recipe, &c->data, NULL, &training, err);
         *rows = training.rows;
         *held_out = training.held_out;
         bd_draft_training_free(&training, true);

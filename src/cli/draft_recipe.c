@@ -1,6 +1,7 @@
 #include "cli/draft_recipe.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/command.h"
@@ -277,8 +278,65 @@ void bd_draft_data_close(bd_draft_data *t)
 // --- the draft and its task
 // ----------------------------------------------------------------------------------------
 
-static bool make_draft(const bd_recipe *recipe, const bd_draft_data *t, bd_draft_training *out,
+/* Weights that are not the draft's own invention. A resumed run has all of its weights in its
+ * checkpoint, frozen ones too; a warm start is not repeated. */
+static bool start_from(const bd_recipe *recipe, const char *resumed, bd_draft_training *out,
                        bd_error *err)
+{
+    const char *init = bd_recipe_text(recipe, "draft.init_checkpoint");
+    if (init)
+        snprintf(out->start, sizeof out->start, "weights of %s", init);
+    const char *from = resumed ? resumed : init;
+    if (!from || !bd_draft_load(out->draft, from, err))
+        return !from;
+    if (!resumed)
+        fprintf(stderr, "draft: starts from %s, %lld tensors\n", init,
+                (long long)out->draft->parameters.count);
+    return true;
+}
+
+/* Whether a tensor's name begins with this: whole parts, "layers.1" is not "layers.10". */
+static bool begins_with(const char *name, const char *part)
+{
+    size_t length = strlen(part);
+    return !strncmp(name, part, length) && (name[length] == 0 || name[length] == '.');
+}
+
+static bool freeze(const bd_recipe *recipe, bd_draft_training *out, bd_error *err)
+{
+    const bd_parameters *all = &out->draft->parameters;
+    int64_t count;
+    const char *const *parts = bd_recipe_texts(recipe, "draft.freeze", &count);
+    if (count == 0)
+        return true;
+    out->trained.items = calloc((size_t)all->count, sizeof *out->trained.items);
+    if (!out->trained.items)
+        return bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for a list of tensors");
+    for (int64_t p = 0; p < count; p++) {
+        bool matches = false;
+        for (int64_t i = 0; i < all->count; i++)
+            matches = matches || begins_with(all->items[i]->name, parts[p]);
+        if (!matches)
+            return bd_fail(err, "draft.freeze: no tensor's name begins with \"%.80s\" (%s, ...)",
+                           parts[p], all->items[0]->name);
+    }
+    for (int64_t i = 0; i < all->count; i++) {
+        bool frozen = false;
+        for (int64_t p = 0; p < count; p++)
+            frozen = frozen || begins_with(all->items[i]->name, parts[p]);
+        if (!frozen)
+            out->trained.items[out->trained.count++] = all->items[i];
+    }
+    if (out->trained.count == 0)
+        return bd_fail(err, "draft.freeze: all %lld tensors, one to train expected at least",
+                       (long long)all->count);
+    fprintf(stderr, "draft: %lld of %lld tensors are frozen\n",
+            (long long)(all->count - out->trained.count), (long long)all->count);
+    return true;
+}
+
+static bool make_draft(const bd_recipe *recipe, const bd_draft_data *t, const char *resumed,
+                       bd_draft_training *out, bd_error *err)
 {
     bd_draft_config config;
     uint64_t seed = (uint64_t)bd_recipe_int(recipe, "train.seed");
@@ -286,7 +344,8 @@ static bool make_draft(const bd_recipe *recipe, const bd_draft_data *t, bd_draft
         !(out->draft = bd_draft_create(&config, t->target, seed, t->target->compute, err)))
         return false;
     snprintf(out->start, sizeof out->start, "new, seed %llu", (unsigned long long)seed);
-    return bd_draft_train(out->draft, err);
+    return start_from(recipe, resumed, out, err) && bd_draft_train(out->draft, err) &&
+           freeze(recipe, out, err);
 }
 
 static void describe_run(const bd_draft_data *t, const bd_draft_task_options *options)
@@ -328,13 +387,14 @@ static bool open_stream(const bd_recipe *recipe, const bd_draft_data *t, bd_draf
     return true;
 }
 
-bool bd_draft_training_make(const bd_recipe *recipe, const bd_draft_data *t, bd_draft_training *out,
-                            bd_error *err)
+bool bd_draft_training_make(const bd_recipe *recipe, const bd_draft_data *t, const char *resumed,
+                            bd_draft_training *out, bd_error *err)
 {
-    if (!make_draft(recipe, t, out, err))
+    if (!make_draft(recipe, t, resumed, out, err))
         return false;
     bd_draft_task_options options = {
         .draft = out->draft,
+        .trained = out->trained.items ? &out->trained : NULL,
         .tokens = t->tokens,
         .token_count = t->token_count,
         .sequence_length = t->length,
@@ -378,5 +438,6 @@ void bd_draft_training_free(bd_draft_training *training, bool finished)
     }
     bd_states_stream_close(training->stream, finished);
     bd_draft_close(training->draft);
+    free(training->trained.items);
     *training = (bd_draft_training){0};
 }

@@ -10,6 +10,7 @@
 #ifndef BD_CLI_DRAFT_RECIPE_H
 #define BD_CLI_DRAFT_RECIPE_H
 
+#include "base/file.h"
 #include "format/corpus.h"
 #include "format/recipe.h"
 #include "train/draft_task.h"
@@ -38,11 +39,13 @@ typedef struct {
     bd_states_stream *stream; /* NULL: none of its own */
     bd_states_source source;
     int64_t rows, held_out; /* of the data: for training, for evaluation behind them */
-    char start[64];
+    bd_parameters trained;  /* without those of draft.freeze; items NULL: all */
+    char start[BD_PATH + 16];
 } bd_draft_training;
 
-/* `data` outlives the training, which stays where it is (the task points into it). */
-bool bd_draft_training_make(const bd_recipe *recipe, const bd_draft_data *data,
+/* `data` outlives the training, which stays where it is (the task points into it). resumed: the
+ * checkpoint that the run will go on from, NULL: none. */
+bool bd_draft_training_make(const bd_recipe *recipe, const bd_draft_data *data, const char *resumed,
                             bd_draft_training *training, bd_error *err);
 /* finished: producers are told that it is over, and do not wait for the run to go on. */
 void bd_draft_training_free(bd_draft_training *training, bool finished);

@@ -32,12 +32,15 @@ int bd_command_draft_train(int argc, char **argv)
     bd_trainer_options trainer;
     bd_draft_data data = {0};
     bd_draft_training training = {0};
+    char latest[BD_PATH];
+    const char *resumed;
     int status;
     if (!bd_recipe_arguments_begin(&recipe, argc, argv, &err) ||
         !bd_options_parse(&options, argc, argv, &err) ||
         !bd_training_options(recipe.recipe, &run, &trainer, &err) ||
         !bd_draft_data_open(recipe.recipe, &data, &err) ||
-        !bd_draft_training_make(recipe.recipe, &data, &training, &err))
+        !bd_training_resumed(&run, &trainer, latest, &resumed, &err) ||
+        !bd_draft_training_make(recipe.recipe, &data, resumed, &training, &err))
         status = bd_run_error("draft train", &err);
     else
         status = bd_training_run("draft train", &training.task, &trainer, recipe.recipe, &run);

@@ -73,16 +73,17 @@ bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
     return true;
 }
 
-static const char *resume_from(const bd_trainer_options *options, char path[BD_PATH], bd_error *err)
+bool bd_training_resumed(const bd_run_arguments *run, const bd_trainer_options *options,
+                         char path[BD_PATH], const char **resumed, bd_error *err)
 {
+    *resumed = run->resume ? path : NULL;
+    if (!run->resume)
+        return true;
     if (!bd_path_join(path, options->run, "latest", err))
-        return NULL;
-    if (!bd_folder_exists(path)) {
-        bd_fail(err, "--resume: %s has no checkpoint yet; remove the folder and start again",
-                options->run);
-        return NULL;
-    }
-    return path;
+        return false;
+    return bd_folder_exists(path) ||
+           bd_fail(err, "--resume: %s has no checkpoint yet; remove the folder and start again",
+                   options->run);
 }
 
 bool bd_training_run_to(const char *name, const bd_task *task, bd_trainer_options *options,
@@ -94,7 +95,7 @@ bool bd_training_run_to(const char *name, const bd_task *task, bd_trainer_option
     const char *words[MOST_WORDS + 1] = {0};
     for (int i = 0; i < run->argc && i < MOST_WORDS; i++)
         words[i] = run->argv[i];
-    if (run->resume && !(options->resume = resume_from(options, latest, err)))
+    if (!bd_training_resumed(run, options, latest, &options->resume, err))
         return false;
     options->recipe = bd_recipe_to_json(recipe);
     options->command = words;

@@ -3,6 +3,7 @@
 #ifndef BD_CLI_TRAINING_H
 #define BD_CLI_TRAINING_H
 
+#include "base/file.h"
 #include "format/corpus.h"
 #include "format/recipe.h"
 #include "train/trainer.h"
@@ -18,6 +19,10 @@ typedef struct {
 /* The trainer's options of a recipe. The strings live as long as the recipe. */
 bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
                          bd_trainer_options *options, bd_error *err);
+
+/* The checkpoint that a run goes on from, RUN/latest; *resumed NULL: it begins. */
+bool bd_training_resumed(const bd_run_arguments *run, const bd_trainer_options *options,
+                         char path[BD_PATH], const char **resumed, bd_error *err);
 
 /* Train, with progress, signals and a line at the end on stderr. Exit status. */
 int bd_training_run(const char *command, const bd_task *task, bd_trainer_options *options,

@@ -90,6 +90,8 @@ const bd_recipe_option bd_recipe_table[] = {
     NUMBER("draft", "loss_decay_factor", "0", 0, 1e6, "gamma of the decay; 0: all weights 1"),
     ABOVE("draft", "dpace_alpha", "0.5", 0, 1, "dpace: floor of a slot's confidence"),
     BOOL("draft", "self_logit_distillation", "true", "learn the target's distribution instead of the label"),
+    TEXT("draft", "init_checkpoint", NULL, "weights to start from: a draft folder or file of the same shapes"),
+    TEXTS("draft", "freeze", NULL, "tensors that stay as they are, by the beginnings of their names: fc, layers.0"),
 
     // dspark
     INT("draft", "markov_rank", NULL, 1, MOST_SIZE, "dspark: rank of the head (required)"),

@@ -127,6 +127,14 @@ static bd_teacher_kind teacher_kind(const drafting *d, const float *hidden)
                                               : BD_TEACHER_HIDDEN;
 }
 
+static void clear_untrained(const bd_draft_task_options *o)
+{
+    const bd_parameters *all = &o->draft->parameters;
+    for (int64_t i = 0; i < all->count; i++)
+        if (!bd_parameters_find(o->trained, all->items[i]->name))
+            bd_parameters_zero_gradients(&(bd_parameters){.items = &all->items[i], .count = 1});
+}
+
 static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
 {
     drafting *d = self;
@@ -158,6 +166,8 @@ static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
                             .features = features,
                             .teacher_kind = teacher_kind(d, hidden),
                             .teacher = hidden};
+    if (o->trained) // gradients of what is not trained are nobody else's to clear
+        clear_untrained(o);
     bd_draft_loss made;
     bd_draft_objective objective = o->objective;
     objective.lambda = (float)d->lambda;
@@ -364,14 +374,15 @@ bool bd_draft_task_create(const bd_draft_task_options *options, bd_task *task, b
     }
     for (size_t i = 0; i < cells; i++)
         d->loss_mask[i] = 1;
-    *task = (bd_task){.self = d,
-                      .name = "draft",
-                      .parameters = &options->draft->parameters,
-                      .next = next,
-                      .forward = forward,
-                      .identity = identity,
-                      .evaluate = options->evaluation_rows > 0 ? evaluate : NULL,
-                      .save = save};
+    *task =
+        (bd_task){.self = d,
+                  .name = "draft",
+                  .parameters = options->trained ? options->trained : &options->draft->parameters,
+                  .next = next,
+                  .forward = forward,
+                  .identity = identity,
+                  .evaluate = options->evaluation_rows > 0 ? evaluate : NULL,
+                  .save = save};
     return true;
 }
 

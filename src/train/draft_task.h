@@ -21,8 +21,9 @@
 #include "train/task.h"
 
 typedef struct {
-    bd_draft *draft;       /* with bd_draft_train() done; not owned */
-    const int32_t *tokens; /* [token_count]; not copied, not owned */
+    bd_draft *draft;              /* with bd_draft_train() done; not owned */
+    const bd_parameters *trained; /* which of its tensors; NULL: all. Others keep their values */
+    const int32_t *tokens;        /* [token_count]; not copied, not owned */
     int64_t token_count;
     int64_t sequence_length; /* of a row: a multiple of the block size, at least two blocks */
     int64_t batch_rows, micro_batches;
