@@ -12,6 +12,13 @@ check "cache in f64" quiet "$BDLM" draft cache $words --out "$work/wide" --state
 check "cache before the norm" quiet "$BDLM" draft cache $words --out "$work/prenorm" --states-prenorm
 check "cache in bf16" quiet "$BDLM" draft cache $words --out "$work/narrow" --states-dtype bf16
 
+# Killed while it is written, and finished: the same bytes.
+( "$BDLM" draft cache $words --out "$work/killed" 2>/dev/null & p=$!
+  while [ ! -e "$work/killed/cache.json" ] && kill -0 $p 2>/dev/null; do sleep 0.01; done; kill -9 $p; wait $p ) 2>/dev/null
+check "killed and finished" sh -c "grep -q '\"complete\": true' $work/killed/cache.json || $BDLM draft cache $words --out $work/killed --resume 2>$work/err"
+check "the same bytes" sh -c "cmp $work/cache/states-00000.bin $work/killed/states-00000.bin && cmp $work/cache/cache.json $work/killed/cache.json"
+check "nothing left over" sh -c "[ \$(ls -A $work/killed | wc -l) = 2 ]"
+
 for v in dflash dspark domino dflash2 lilicorr; do
     check "$v online" draft_train $(variant $v) $steps --train-files "$corpus" --sequence-length 32 --out "$work/$v"
     check "$v offline" draft_train $(variant $v) $steps --cache "$work/cache" --out "$work/$v-off"
