@@ -161,8 +161,10 @@ static bool is_whole(const char *path, size_t bytes)
     return whole;
 }
 
+/* One file, all of it or, with *stopped, nothing. */
 static bool write_file(const char *path, bd_model *target, const bd_states_cache_about *about,
-                       int64_t first, int64_t count, bd_progress *progress, bd_arena *arena,
+                       int64_t first, int64_t count, bd_progress *progress,
+                       const volatile sig_atomic_t *stop, bool *stopped, bd_arena *arena,
                        bd_error *err)
 {
     const bd_states_layout *l = &about->layout;
@@ -170,6 +172,8 @@ static bool write_file(const char *path, bd_model *target, const bd_states_cache
     void *record = bd_arena_alloc(arena, size);
     bd_writer *out = bd_writer_open(path, err);
     for (int64_t row = first; out && row < first + count; row++) {
+        if ((*stopped = stop && *stop))
+            break;
         const uint8_t *mask = about->loss_mask ? about->loss_mask + row * l->length : NULL;
         bd_states_observe(target, l, about->tokens + row * l->length, mask, (uint64_t)row, 0,
                           record, arena);
@@ -177,7 +181,9 @@ static bool write_file(const char *path, bd_model *target, const bd_states_cache
         bd_progress_update(progress, row + 1, "%.1f MB", (double)size * (double)(row + 1) / 1e6);
     }
     bd_arena_release(arena, mark);
-    return out && bd_writer_commit(out, err);
+    if (out && *stopped)
+        bd_writer_abandon(out);
+    return out && (*stopped || bd_writer_commit(out, err));
 }
 
 bool bd_states_cache_write(const char *folder, bd_model *target, const bd_states_cache_about *about,
@@ -206,8 +212,7 @@ bool bd_states_cache_write(const char *folder, bd_model *target, const bd_states
         if (first_made && !(ok = enough_room(folder, (double)size * (double)(m.rows - first), err)))
             break;
         first_made = false;
-        ok = write_file(path, target, about, first, count, progress, arena, err);
-        *stopped = stop && *stop && file + 1 < file_count(&m);
+        ok = write_file(path, target, about, first, count, progress, stop, stopped, arena, err);
     }
     bd_arena_destroy(arena);
     m.complete = true;

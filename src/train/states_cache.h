@@ -36,8 +36,8 @@ double bd_states_cache_bytes(const bd_states_cache_about *about);
 
 /* Run the target over all rows. A folder that exists is refused, unless `resume` and it is an
  * incomplete cache of exactly this text and layout: then only missing files are made. More bytes
- * than the disk has free are refused before anything is written. stop non-zero: end behind the
- * current file with *stopped. */
+ * than the disk has free are refused before anything is written. stop non-zero: end with
+ * *stopped, without the file at hand. */
 bool bd_states_cache_write(const char *folder, bd_model *target, const bd_states_cache_about *about,
                            bool resume, bd_progress *progress, const volatile sig_atomic_t *stop,
                            bool *stopped, bd_error *err);

@@ -7,6 +7,7 @@ steps="--max-steps 12 --eval-every 6 --save-every 6"
 
 check "cache" quiet "$BDLM" draft cache $words --out "$work/cache"
 check "its size is told first" grep -q 'GB' "$work/err"
+check "inspect" sh -c "$BDLM inspect $work/cache 2>$work/err | grep -q '296 records, all whole'"
 check "cache twice" refuses 1 "exists already" "$BDLM" draft cache $words --out "$work/cache"
 check "cache in f64" quiet "$BDLM" draft cache $words --out "$work/wide" --states-dtype fp64
 check "cache before the norm" quiet "$BDLM" draft cache $words --out "$work/prenorm" --states-prenorm
@@ -56,6 +57,7 @@ check "goes on with the same text only" refuses 1 "dtype: found F32, BF16" "$BDL
     --resume --states-dtype bf16
 size=$(wc -c <"$work/cache/states-00000.bin") # the last row is held out: every run reads it
 printf x | dd of="$work/cache/states-00000.bin" bs=1 seek=$((size - 5000)) conv=notrunc 2>/dev/null
+check "inspect finds a damaged record" refuses 1 "damaged: found checksum" "$BDLM" inspect "$work/cache"
 check "a damaged record" refuses 1 "damaged: found checksum" $off --cache "$work/cache"
 truncate -s 9999 "$work/cache/states-00000.bin"
 check "a cut file" refuses 1 "found 9999 bytes" $off --cache "$work/cache"
