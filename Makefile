@@ -18,7 +18,7 @@ FLOORS  := base tensor parallel attention autograd format model diffusion draft 
 ROOM    ?= cli
 ROOMS   := $(shell for r in $(FLOORS); do echo $$r; [ $$r = $(ROOM) ] && break; done)
 
-LIBS     := jansson yaml-0.1 libpcre2-8 libutf8proc libcrypto zlib
+LIBS     := jansson yaml-0.1 libpcre2-8 libutf8proc libcrypto zlib libzmq
 PKG_CFLAGS := $(shell pkg-config --cflags $(LIBS) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(LIBS) 2>/dev/null)
 

@@ -3,10 +3,12 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/progress.h"
 #include "cli/command.h"
 #include "cli/options.h"
 #include "format/json.h"
 #include "format/safetensors.h"
+#include "train/states_cache.h"
 
 static bool print_tensors(const char *path, bool all, bd_error *err)
 {
@@ -53,12 +55,34 @@ static bool is_there(const char *folder, const char *name)
     return bd_path_join(path, folder, name, NULL) && bd_file_exists(path);
 }
 
+/* A cache of hidden states: its description, and every record looked at. */
+static bool inspect_cache(const char *path, bd_error *err)
+{
+    if (!print_json(path, "cache.json", err))
+        return false;
+    bd_states_cache *cache = bd_states_cache_open(path, err);
+    if (!cache)
+        return false;
+    int64_t rows = bd_states_cache_rows(cache), row = 0;
+    bd_progress *progress = bd_progress_begin("inspect", rows);
+    while (row < rows && bd_states_cache_record(cache, row, err))
+        bd_progress_update(progress, ++row, "records");
+    bd_progress_end(progress);
+    if (row == rows)
+        printf("%lld records, all whole, %.3f GB\n", (long long)rows,
+               (double)bd_states_size(bd_states_cache_layout(cache)) * (double)rows / 1e9);
+    bd_states_cache_close(cache);
+    return row == rows;
+}
+
 static bool inspect(const char *path, bool tensors, bd_error *err)
 {
     if (!bd_folder_exists(path))
         return print_tensors(path, true, err);
     if (is_there(path, "run.json"))
         return print_json(path, "run.json", err);
+    if (is_there(path, "cache.json"))
+        return inspect_cache(path, err);
     bool model =
         is_there(path, "model.safetensors") || is_there(path, "model.safetensors.index.json");
     if (!model && !is_there(path, "config.json"))
@@ -77,14 +101,14 @@ int bd_command_inspect(int argc, char **argv)
     const bd_option list[] = {
         {"tensors", NULL, BD_ARGUMENT_FLAG, NULL, "list every tensor", &tensors, 0, 0, false},
     };
-    const bd_options options = {.command = "inspect",
-                                .usage = "PATH",
-                                .summary =
-                                    "What is in a model or draft folder, a run, a checkpoint, or a "
-                                    ".safetensors file.",
-                                .list = list,
-                                .count = 1,
-                                .arguments = &words};
+    const bd_options options = {
+        .command = "inspect",
+        .usage = "PATH",
+        .summary = "What is in a model or draft folder, a run, a checkpoint, a cache "
+                   "of hidden states, or a .safetensors file.",
+        .list = list,
+        .count = 1,
+        .arguments = &words};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("inspect", &err);

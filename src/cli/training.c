@@ -14,6 +14,21 @@ bd_dtype bd_recipe_dtype(const bd_recipe *recipe, const char *name)
     return bd_recipe_is(recipe, name, "bf16") ? BD_BF16 : BD_F32;
 }
 
+void bd_recipe_threads(const bd_recipe *recipe)
+{
+    if (bd_recipe_int(recipe, "parallel.threads") > 0)
+        bd_threads_set((int)bd_recipe_int(recipe, "parallel.threads"));
+}
+
+bd_dtype bd_recipe_states_dtype(const bd_recipe *recipe)
+{
+    const char *name = bd_recipe_word(recipe, "data.states_dtype");
+    return !name                   ? BD_F32
+           : !strcmp(name, "fp64") ? BD_F64
+           : !strcmp(name, "bf16") ? BD_BF16
+                                   : BD_F32;
+}
+
 static int64_t warmup_steps(const bd_recipe *recipe, int64_t steps)
 {
     int64_t warmup =
@@ -53,53 +68,62 @@ bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
     options->run = run->run ? run->run : bd_recipe_text(recipe, "log.folder");
     if (!options->run)
         return bd_fail_as(err, BD_ERROR_USAGE, "--out FOLDER is required: where the run goes");
-    if (bd_recipe_int(recipe, "parallel.threads") > 0)
-        bd_threads_set((int)bd_recipe_int(recipe, "parallel.threads"));
+    bd_recipe_threads(recipe);
     options->stop = &bd_stop_requested;
     return true;
 }
 
-static const char *resume_from(const bd_trainer_options *options, char path[BD_PATH], bd_error *err)
+bool bd_training_resumed(const bd_run_arguments *run, const bd_trainer_options *options,
+                         char path[BD_PATH], const char **resumed, bd_error *err)
 {
+    *resumed = run->resume ? path : NULL;
+    if (!run->resume)
+        return true;
     if (!bd_path_join(path, options->run, "latest", err))
-        return NULL;
-    if (!bd_folder_exists(path)) {
-        bd_fail(err, "--resume: %s has no checkpoint yet; remove the folder and start again",
-                options->run);
-        return NULL;
-    }
-    return path;
+        return false;
+    return bd_folder_exists(path) ||
+           bd_fail(err, "--resume: %s has no checkpoint yet; remove the folder and start again",
+                   options->run);
+}
+
+bool bd_training_run_to(const char *name, const bd_task *task, bd_trainer_options *options,
+                        const bd_recipe *recipe, const bd_run_arguments *run,
+                        bd_train_result *result, bd_error *err)
+{
+    char latest[BD_PATH];
+    enum { MOST_WORDS = 256 };
+    const char *words[MOST_WORDS + 1] = {0};
+    for (int i = 0; i < run->argc && i < MOST_WORDS; i++)
+        words[i] = run->argv[i];
+    if (!bd_training_resumed(run, options, latest, &options->resume, err))
+        return false;
+    options->recipe = bd_recipe_to_json(recipe);
+    options->command = words;
+    options->progress = bd_progress_begin(name, options->steps);
+    bd_catch_signals();
+    bool ok = bd_train(task, options, result, err);
+    bd_progress_end(options->progress);
+    json_decref(options->recipe);
+    if (!ok)
+        return false;
+    fprintf(stderr, "%s: %s at step %lld, loss %.4f", name, result->stopped ? "stopped" : "done",
+            (long long)result->step, result->loss);
+    if (isfinite(result->evaluation))
+        fprintf(stderr, ", held out %.4f", result->evaluation);
+    fprintf(stderr, ", %.0f tokens/s, %.0f s; %s/latest%s\n",
+            (double)result->tokens / fmax(result->seconds, 1e-9), result->seconds, options->run,
+            result->stopped ? " (go on with --resume)" : "");
+    return true;
 }
 
 int bd_training_run(const char *command, const bd_task *task, bd_trainer_options *options,
                     const bd_recipe *recipe, const bd_run_arguments *run)
 {
     bd_error err = {0};
-    char latest[BD_PATH];
-    enum { MOST_WORDS = 256 };
-    const char *words[MOST_WORDS + 1] = {0};
-    for (int i = 0; i < run->argc && i < MOST_WORDS; i++)
-        words[i] = run->argv[i];
-    if (run->resume && !(options->resume = resume_from(options, latest, &err)))
-        return bd_run_error(command, &err);
-    options->recipe = bd_recipe_to_json(recipe);
-    options->command = words;
-    options->progress = bd_progress_begin(command, options->steps);
-    bd_catch_signals();
     bd_train_result result;
-    bool ok = bd_train(task, options, &result, &err);
-    bd_progress_end(options->progress);
-    json_decref(options->recipe);
-    if (!ok)
-        return bd_run_error(command, &err);
-    fprintf(stderr, "%s: %s at step %lld, loss %.4f", command, result.stopped ? "stopped" : "done",
-            (long long)result.step, result.loss);
-    if (isfinite(result.evaluation))
-        fprintf(stderr, ", held out %.4f", result.evaluation);
-    fprintf(stderr, ", %.0f tokens/s, %.0f s; %s/latest%s\n",
-            (double)result.tokens / fmax(result.seconds, 1e-9), result.seconds, options->run,
-            result.stopped ? " (go on with --resume)" : "");
-    return 0;
+    return bd_training_run_to(command, task, options, recipe, run, &result, &err)
+               ? 0
+               : bd_run_error(command, &err);
 }
 
 bool bd_training_corpus(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_corpus *out,

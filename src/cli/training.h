@@ -3,6 +3,7 @@
 #ifndef BD_CLI_TRAINING_H
 #define BD_CLI_TRAINING_H
 
+#include "base/file.h"
 #include "format/corpus.h"
 #include "format/recipe.h"
 #include "train/trainer.h"
@@ -19,11 +20,24 @@ typedef struct {
 bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
                          bd_trainer_options *options, bd_error *err);
 
+/* The checkpoint that a run goes on from, RUN/latest; *resumed NULL: it begins. */
+bool bd_training_resumed(const bd_run_arguments *run, const bd_trainer_options *options,
+                         char path[BD_PATH], const char **resumed, bd_error *err);
+
 /* Train, with progress, signals and a line at the end on stderr. Exit status. */
 int bd_training_run(const char *command, const bd_task *task, bd_trainer_options *options,
                     const bd_recipe *recipe, const bd_run_arguments *run);
 
+/* The same for a command that goes on afterwards: an error instead of an exit status. */
+bool bd_training_run_to(const char *name, const bd_task *task, bd_trainer_options *options,
+                        const bd_recipe *recipe, const bd_run_arguments *run,
+                        bd_train_result *result, bd_error *err);
+
 bd_dtype bd_recipe_dtype(const bd_recipe *recipe, const char *name); /* "fp32", "bf16" */
+
+bd_dtype bd_recipe_states_dtype(const bd_recipe *recipe); /* data.states_dtype; unset: F32 */
+
+void bd_recipe_threads(const bd_recipe *recipe); /* parallel.threads, if given */
 
 /* data.train_files as tokens, with progress. */
 bool bd_training_corpus(const bd_recipe *recipe, const bd_tokenizer *tokenizer, bd_corpus *out,

@@ -325,13 +325,19 @@ static bool check_target_copy(const bd_draft *draft, const bd_tensor *tensor, co
 }
 
 /* Nothing in the file may be left over: a name that does not belong is a tensor not understood. */
+static bool is_target_copy(const char *name)
+{
+    return !strcmp(name, "embed_tokens.weight") || !strcmp(name, "lm_head.weight");
+}
+
 static bool check_leftovers(const bd_draft *draft, const bd_draft_builder *list, const char *folder,
-                            name_list *unexpected, bd_error *err)
+                            bool ignore_copies, name_list *unexpected, bd_error *err)
 {
     for (int64_t i = 0; i < bd_safetensors_count(draft->file); i++) {
         const bd_tensor *tensor = bd_safetensors_at(draft->file, i);
         const char *name = plain_name(tensor->name);
-        bool known = strstr(name, "rotary_emb") || is_listed(draft, list, name);
+        bool known = strstr(name, "rotary_emb") || is_listed(draft, list, name) ||
+                     (ignore_copies && is_target_copy(name));
         if (!known && !check_target_copy(draft, tensor, folder, &known, err))
             return false;
         if (!known)
@@ -343,22 +349,21 @@ static bool check_leftovers(const bd_draft *draft, const bd_draft_builder *list,
     return true;
 }
 
-static bool map_tensors(bd_draft *draft, const bd_draft_builder *list, const char *folder,
-                        bd_error *err)
+/* The tensors of draft->file in the order of the list; anything missing, misshaped or left over is
+ * an error that lists it. */
+static bool match_tensors(const bd_draft *draft, const bd_draft_builder *list, const char *folder,
+                          bool ignore_copies, const bd_tensor **found, bd_error *err)
 {
     name_list missing = {0}, unexpected = {0}, shapes = {0};
     for (int64_t i = 0; i < list->count; i++) {
         const entry *e = &list->entries[i];
-        const bd_tensor *tensor = find_tensor(draft, e->name);
-        if (!tensor)
+        found[i] = find_tensor(draft, e->name);
+        if (!found[i])
             name_list_add(&missing, e->name);
-        else if (!has_shape(tensor, e))
+        else if (!has_shape(found[i], e))
             name_list_add(&shapes, e->name);
-        else
-            bd_parameter_map(next_parameter(draft, e), e->name, e->rank, e->shape, tensor->dtype,
-                             tensor->data);
     }
-    if (!check_leftovers(draft, list, folder, &unexpected, err))
+    if (!check_leftovers(draft, list, folder, ignore_copies, &unexpected, err))
         return false;
     if (missing.count || unexpected.count || shapes.count)
         return bd_fail(
@@ -368,6 +373,51 @@ static bool map_tensors(bd_draft *draft, const bd_draft_builder *list, const cha
             folder, (long long)missing.count, missing.text, (long long)unexpected.count,
             unexpected.text, (long long)shapes.count, shapes.text);
     return true;
+}
+
+static bool map_tensors(bd_draft *draft, const bd_draft_builder *list, const char *folder,
+                        bd_error *err)
+{
+    const bd_tensor **found =
+        bd_arena_alloc(draft->owned, (size_t)list->count * sizeof(const bd_tensor *));
+    if (!match_tensors(draft, list, folder, false, found, err))
+        return false;
+    for (int64_t i = 0; i < list->count; i++) {
+        const entry *e = &list->entries[i];
+        bd_parameter_map(next_parameter(draft, e), e->name, e->rank, e->shape, found[i]->dtype,
+                         found[i]->data);
+    }
+    return true;
+}
+
+bool bd_draft_load(bd_draft *draft, const char *path, bd_error *err)
+{
+    const bd_parameters *own = &draft->parameters;
+    assert(!draft->file);
+    if (!bd_folder_exists(path) && !bd_file_exists(path))
+        return bd_fail_as(err, BD_ERROR_SYSTEM, "no draft weights at %s", path);
+    if (!(draft->file = bd_safetensors_open(path, err)))
+        return false;
+    size_t mark = bd_arena_mark(draft->owned);
+    bd_draft_builder list = {.count = own->count};
+    list.entries = bd_arena_alloc(draft->owned, (size_t)own->count * sizeof *list.entries);
+    const bd_tensor **found =
+        bd_arena_alloc(draft->owned, (size_t)own->count * sizeof(const bd_tensor *));
+    for (int64_t i = 0; i < own->count; i++) {
+        const bd_parameter *p = own->items[i];
+        list.entries[i] = (entry){.name = p->name, .rank = p->rank};
+        memcpy(list.entries[i].shape, p->shape, sizeof p->shape);
+    }
+    bool ok = match_tensors(draft, &list, path, true, found, err);
+    for (int64_t i = 0; ok && i < own->count; i++) {
+        bd_parameter *p = own->items[i];
+        bd_to_f32(found[i]->dtype, found[i]->data, p->value, p->count);
+        bd_parameter_changed(p);
+    }
+    bd_arena_release(draft->owned, mark);
+    bd_safetensors_close(draft->file);
+    draft->file = NULL;
+    return ok;
 }
 
 bd_draft *bd_draft_open(const char *folder, bd_model *target, bd_dtype compute, bd_error *err)

@@ -40,6 +40,11 @@ bd_draft *bd_draft_create(const bd_draft_config *config, bd_model *target, uint6
                           bd_dtype compute, bd_error *err);
 void bd_draft_close(bd_draft *draft);
 
+/* Take over the weights of another draft of the same shapes, before training: a folder, or a
+ * .safetensors file. The draft is one of bd_draft_create. The target's embedding and head, which
+ * some files repeat, are left out. Nothing is changed on failure (draft-family 2.8). */
+bool bd_draft_load(bd_draft *draft, const char *path, bd_error *err);
+
 bool bd_draft_train(bd_draft *draft,
                     bd_error *err); /* all weights trainable, with zero gradients */
 

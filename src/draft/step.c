@@ -276,28 +276,3 @@ bool bd_draft_step_run(bd_draft *draft, bd_tape *tape, const bd_draft_batch *bat
         spread(&step, c, step.confidence ? step.confidence->data : NULL, 1, record->confidence);
     return true;
 }
-
-void bd_draft_observe(bd_draft *draft, const int32_t *tokens, int64_t rows, int64_t length,
-                      float *features, float *hidden, bd_arena *scratch)
-{
-    bd_model *target = draft->target;
-    int64_t layers[BD_MOST_TAPS], width = bd_draft_feature_width(draft);
-    bd_draft_request(draft, layers);
-    // Row by row: a long row's activations are forgotten before the next begins.
-    for (int64_t b = 0; b < rows; b++) {
-        size_t mark = bd_arena_mark(scratch);
-        bd_tape tape = bd_tape_begin(scratch, target->compute, false);
-        bd_hidden_request request = {.layers = layers,
-                                     .count = draft->config.tap_count,
-                                     .out = features ? features + b * length * width : NULL};
-        const bd_forward input = {.tokens = tokens + b * length,
-                                  .rows = 1,
-                                  .length = length,
-                                  .hidden = features ? &request : NULL};
-        const bd_value *last = bd_model_forward(target, &tape, &input);
-        if (hidden)
-            memcpy(hidden + b * length * last->width, last->data,
-                   (size_t)(length * last->width) * sizeof(float));
-        bd_arena_release(scratch, mark);
-    }
-}

@@ -17,6 +17,7 @@
 #define BD_DRAFT_STEP_H
 
 #include "draft/backbone.h"
+#include "draft/observe.h"
 #include "draft/targets.h"
 
 /* What the teacher's distribution is made from, [B * S, V] or [B * S, H]. */
@@ -104,11 +105,6 @@ bool bd_draft_objective_check(const bd_draft_config *config, const bd_draft_obje
 
 /* Does this objective read the target's distribution? */
 bool bd_draft_reads_teacher(const bd_draft *draft, const bd_draft_objective *objective);
-
-/* Run the target over token rows and keep what a batch needs of it: features [rows * length, taps *
- * H] and its final hidden states [rows * length, H] (BD_TEACHER_HIDDEN); either may be NULL. */
-void bd_draft_observe(bd_draft *draft, const int32_t *tokens, int64_t rows, int64_t length,
-                      float *features, float *hidden, bd_arena *scratch);
 
 /* --- for variants
  * ---------------------------------------------------------------------------------- */

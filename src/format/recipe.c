@@ -133,6 +133,11 @@ bool bd_recipe_has(const bd_recipe *recipe, const char *name)
     return bd_recipe_value_at(recipe, row_of(name))->set;
 }
 
+bool bd_recipe_given(const bd_recipe *recipe, const char *name)
+{
+    return strcmp(bd_recipe_origin(recipe, name), "default") != 0;
+}
+
 bool bd_recipe_require(const bd_recipe *recipe, const char *name, const char *reason, bd_error *err)
 {
     if (bd_recipe_has(recipe, name))

@@ -61,6 +61,9 @@ bool bd_recipe_assign(bd_recipe *recipe, const char *name, const char *value, co
 /* Is there a value? Options without a default may have none. */
 bool bd_recipe_has(const bd_recipe *recipe, const char *name);
 
+/* Has it been set, by a file or the command line, to whatever value? */
+bool bd_recipe_given(const bd_recipe *recipe, const char *name);
+
 /* An error that names the option when it has no value. `reason` says who needs it: "to train a
  * draft". */
 bool bd_recipe_require(const bd_recipe *recipe, const char *name, const char *reason,

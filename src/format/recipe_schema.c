@@ -55,6 +55,12 @@ const bd_recipe_option bd_recipe_table[] = {
     TEXT("data", "chat_template", NULL, "file with a chat template; unset: the tokenizer's"),
     WORD("data", "pad_policy", NULL, "none|to-block-end|eos-in-loss", "trained end tokens; unset: to-block-end in blocks"),
     INT("data", "shuffle_seed", "0", 0, MOST_COUNT, "order of the data, and corruption"),
+    TEXT("data", "cache", NULL, "drafts: hidden states from draft cache, instead of train_files"),
+    TEXT("data", "listen", NULL, "drafts: address for producers of hidden states, tcp://HOST:PORT or ipc://PATH"),
+    WORD("data", "states_dtype", NULL, "fp64|fp32|bf16", "drafts: how hidden states are kept; unset: fp32, or as the cache says"),
+    BOOL("data", "states_prenorm", "false", "drafts: keep the last states from before the final norm"),
+    INT("data", "stream_ahead", "16", 1, 65536, "drafts: rows asked of producers before they are needed"),
+    NUMBER("data", "stream_patience", "0", 0, 1e9, "drafts: seconds without a record that end a run; 0: wait for ever"),
 
     // --- objective
     WORD("objective", "kind", "causal_lm", "causal_lm|block_diffusion", "next token, or denoising of blocks"),
@@ -84,6 +90,8 @@ const bd_recipe_option bd_recipe_table[] = {
     NUMBER("draft", "loss_decay_factor", "0", 0, 1e6, "gamma of the decay; 0: all weights 1"),
     ABOVE("draft", "dpace_alpha", "0.5", 0, 1, "dpace: floor of a slot's confidence"),
     BOOL("draft", "self_logit_distillation", "true", "learn the target's distribution instead of the label"),
+    TEXT("draft", "init_checkpoint", NULL, "weights to start from: a draft folder or file of the same shapes"),
+    TEXTS("draft", "freeze", NULL, "tensors that stay as they are, by the beginnings of their names: fc, layers.0"),
 
     // dspark
     INT("draft", "markov_rank", NULL, 1, MOST_SIZE, "dspark: rank of the head (required)"),

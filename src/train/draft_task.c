@@ -19,8 +19,12 @@ typedef struct {
     bd_row_order *order;
     // The prepared batch.
     int32_t *batch;   // [batch_rows, sequence_length]
-    float *loss_mask; // all ones: every token of a text is supervised
+    float *loss_mask; // all ones (every token of a text is supervised) unless the source says else
+    int64_t *rows_of_batch; // [batch_rows], and by which key a source knows them
+    uint64_t *keys;
     int64_t batch_rows;
+    bd_row_order *ahead;             // a second one: looking ahead must not reshuffle the first
+    int64_t asked;                   // samples before this one were asked for
     uint64_t epoch, step, first_row; // what its anchors are keyed by
     double lambda;                   // Domino
 } drafting;
@@ -39,21 +43,45 @@ int64_t bd_draft_task_rows(const bd_draft_task_options *options)
 // --- batches
 // ---------------------------------------------------------------------------------------
 
-static void put_row(drafting *d, int64_t slot, int64_t row)
+static const int32_t *row_tokens(const drafting *d, int64_t row)
+{
+    return d->options.tokens + row * d->options.sequence_length;
+}
+
+static void put_row(drafting *d, int64_t slot, int64_t row, uint64_t key)
 {
     int64_t length = d->options.sequence_length;
-    memcpy(d->batch + slot * length, d->options.tokens + row * length,
-           (size_t)length * sizeof(int32_t));
+    d->rows_of_batch[slot] = row;
+    d->keys[slot] = key;
+    memcpy(d->batch + slot * length, row_tokens(d, row), (size_t)length * sizeof(int32_t));
+}
+
+/* Tell the source what will be read: the samples up to `end` and some ahead, not beyond the run. */
+static bool ask(drafting *d, int64_t first, int64_t end, bd_error *err)
+{
+    const bd_draft_task_options *o = &d->options;
+    if (!o->source || !o->source->ask)
+        return true;
+    int64_t last = o->steps * o->micro_batches * o->batch_rows, until = end + o->source->ahead;
+    if (d->asked < first || d->asked > until) // resumed, or a batch for the second time
+        d->asked = first;
+    for (; d->asked < (until < last ? until : last) || d->asked < end; d->asked++) {
+        const int32_t *tokens = row_tokens(d, bd_row_order_at(d->ahead, d->asked));
+        if (!o->source->ask(o->source->self, (uint64_t)d->asked, tokens, err))
+            return false;
+    }
+    return true;
 }
 
 static bool next(void *self, int64_t step, int64_t micro, bd_error *err)
 {
-    (void)err;
     drafting *d = self;
     const bd_draft_task_options *o = &d->options;
     int64_t first = (step * o->micro_batches + micro) * o->batch_rows;
+    if (!ask(d, first, first + o->batch_rows, err))
+        return false;
     for (int64_t r = 0; r < o->batch_rows; r++)
-        put_row(d, r, bd_row_order_at(d->order, first + r));
+        put_row(d, r, bd_row_order_at(d->order, first + r), (uint64_t)(first + r));
     d->batch_rows = o->batch_rows;
     d->epoch = 0;
     d->step = (uint64_t)step;
@@ -68,6 +96,45 @@ static bd_weighted weighted(double sum, double weight)
     return (bd_weighted){.sum = sum, .denominator = weight, .eps = 1e-6, .threshold = 1};
 }
 
+/* The states of the batch from where they are kept. Their tokens must be those of the text. */
+static bool read_states(drafting *d, float *features, float *hidden, bd_arena *arena, bd_error *err)
+{
+    const bd_draft_task_options *o = &d->options;
+    const bd_states_source *source = o->source;
+    int64_t length = o->sequence_length, width = bd_draft_feature_width(o->draft);
+    int32_t *tokens = bd_arena_ints(arena, length);
+    for (int64_t r = 0; r < d->batch_rows; r++) {
+        const bd_states_row out = {.tokens = tokens,
+                                   .loss_mask = d->loss_mask + r * length,
+                                   .features = features + r * length * width,
+                                   .final =
+                                       hidden ? hidden + r * length * source->layout.hidden : NULL};
+        if (!source->read(source->self, d->keys[r], d->rows_of_batch[r], &out, err))
+            return false;
+        if (memcmp(tokens, d->batch + r * length, (size_t)length * sizeof *tokens) != 0)
+            return bd_fail_as(err, BD_ERROR_STATE,
+                              "%s: row %lld: found other tokens than those of the text",
+                              source->name, (long long)d->rows_of_batch[r]);
+    }
+    return true;
+}
+
+static bd_teacher_kind teacher_kind(const drafting *d, const float *hidden)
+{
+    const bd_states_source *source = d->options.source;
+    return !hidden                            ? BD_TEACHER_NONE
+           : source && source->layout.prenorm ? BD_TEACHER_PRENORM
+                                              : BD_TEACHER_HIDDEN;
+}
+
+static void clear_untrained(const bd_draft_task_options *o)
+{
+    const bd_parameters *all = &o->draft->parameters;
+    for (int64_t i = 0; i < all->count; i++)
+        if (!bd_parameters_find(o->trained, all->items[i]->name))
+            bd_parameters_zero_gradients(&(bd_parameters){.items = &all->items[i], .count = 1});
+}
+
 static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
 {
     drafting *d = self;
@@ -78,8 +145,11 @@ static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
     bool teacher = bd_draft_reads_teacher(o->draft, &o->objective);
     float *hidden =
         teacher ? bd_arena_floats(arena, cells * o->draft->target->config.hidden) : NULL;
-    bd_draft_observe(o->draft, d->batch, d->batch_rows, o->sequence_length, features, hidden,
-                     arena);
+    if (!o->source)
+        bd_draft_observe(o->draft, d->batch, d->batch_rows, o->sequence_length, features, hidden,
+                         arena);
+    else if (!read_states(d, features, hidden, arena, err))
+        return false;
     bd_anchor_sampling sampling = {.rows = d->batch_rows,
                                    .length = o->sequence_length,
                                    .block_size = o->draft->config.block_size,
@@ -94,8 +164,10 @@ static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
                             .loss_mask = d->loss_mask,
                             .anchors = &anchors,
                             .features = features,
-                            .teacher_kind = hidden ? BD_TEACHER_HIDDEN : BD_TEACHER_NONE,
+                            .teacher_kind = teacher_kind(d, hidden),
                             .teacher = hidden};
+    if (o->trained) // gradients of what is not trained are nobody else's to clear
+        clear_untrained(o);
     bd_draft_loss made;
     bd_draft_objective objective = o->objective;
     objective.lambda = (float)d->lambda;
@@ -132,8 +204,14 @@ static bool evaluate(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
         d->step = 0;
         d->lambda = 0; // what is drafted with is the final logits, at every step alike
         d->first_row = (uint64_t)done;
-        for (int64_t r = 0; r < d->batch_rows; r++)
-            put_row(d, r, d->rows + done + r);
+        for (int64_t r = 0; r < d->batch_rows; r++) {
+            int64_t row = d->rows + done + r;
+            uint64_t key = BD_STATES_HELD_OUT + (uint64_t)row;
+            put_row(d, r, row, key);
+            if (o->source && o->source->ask &&
+                !o->source->ask(o->source->self, key, row_tokens(d, row), err))
+                return false;
+        }
         bd_loss part = {0};
         size_t mark = bd_arena_mark(tape->arena);
         bool ok = forward(d, tape, &part, err);
@@ -194,6 +272,9 @@ static bool identity(void *self, bd_contract *contract, bd_error *err)
     bd_contract_number(contract, "selector_loss_alpha", (double)o->objective.selector_alpha);
     bd_contract_int(contract, "seed", (int64_t)o->seed);
     bd_contract_text(contract, "save_dtype", bd_dtype_name(o->save_dtype));
+    // What comes as it would be computed here may come from anywhere; else it must stay the same.
+    if (o->source && (o->source->layout.dtype == BD_BF16 || o->source->layout.prenorm))
+        bd_states_layout_contract(&o->source->layout, contract);
     return true;
 }
 
@@ -205,6 +286,20 @@ static bool save(void *self, const char *folder, bd_error *err)
 
 // --- creating
 // --------------------------------------------------------------------------------------
+
+/* Does the source keep what this draft would see online? */
+static bool check_source(const bd_draft_task_options *o, bd_error *err)
+{
+    const bd_states_layout *found = &o->source->layout;
+    bd_states_layout wanted;
+    if (!bd_states_layout_make(o->draft->target, o->draft->config.taps, o->draft->config.tap_count,
+                               o->sequence_length, found->dtype, &wanted, err))
+        return false;
+    // Its own matter, so long as a teacher is there for who reads it.
+    wanted.final = found->final || bd_draft_reads_teacher(o->draft, &o->objective);
+    wanted.prenorm = found->prenorm;
+    return bd_states_layout_match(found, &wanted, o->source->name, err);
+}
 
 static bool check(const bd_draft_task_options *o, bd_error *err)
 {
@@ -238,7 +333,8 @@ static bool check(const bd_draft_task_options *o, bd_error *err)
         return bd_fail(
             err, "lambda_base_start %g and lambda_base_decay_ratio %g: numbers in [0, 1] expected",
             o->lambda_start, o->lambda_ratio);
-    return bd_draft_objective_check(&o->draft->config, &o->objective, err);
+    return bd_draft_objective_check(&o->draft->config, &o->objective, err) &&
+           (!o->source || check_source(o, err));
 }
 
 static void destroy(drafting *d)
@@ -246,6 +342,9 @@ static void destroy(drafting *d)
     if (!d)
         return;
     bd_row_order_free(d->order);
+    bd_row_order_free(d->ahead);
+    free(d->rows_of_batch);
+    free(d->keys);
     free(d->batch);
     free(d->loss_mask);
     free(d);
@@ -262,25 +361,28 @@ bool bd_draft_task_create(const bd_draft_task_options *options, bd_task *task, b
         *d = (drafting){.options = *options,
                         .rows = bd_draft_task_rows(options),
                         .batch = malloc(cells * sizeof *d->batch),
-                        .loss_mask = malloc(cells * sizeof *d->loss_mask)};
-    if (!d || !d->batch || !d->loss_mask)
+                        .loss_mask = malloc(cells * sizeof *d->loss_mask),
+                        .rows_of_batch = malloc((size_t)options->batch_rows * sizeof(int64_t)),
+                        .keys = malloc((size_t)options->batch_rows * sizeof(uint64_t))};
+    if (!d || !d->batch || !d->loss_mask || !d->rows_of_batch || !d->keys)
         bd_fail_as(err, BD_ERROR_SYSTEM, "data: no memory for a batch of %zu tokens", cells);
-    else
-        d->order = bd_row_order_create(d->rows, options->seed, err);
-    if (!d || !d->order) {
+    else if ((d->order = bd_row_order_create(d->rows, options->seed, err)))
+        d->ahead = bd_row_order_create(d->rows, options->seed, err);
+    if (!d || !d->ahead) {
         destroy(d);
         return false;
     }
     for (size_t i = 0; i < cells; i++)
         d->loss_mask[i] = 1;
-    *task = (bd_task){.self = d,
-                      .name = "draft",
-                      .parameters = &options->draft->parameters,
-                      .next = next,
-                      .forward = forward,
-                      .identity = identity,
-                      .evaluate = options->evaluation_rows > 0 ? evaluate : NULL,
-                      .save = save};
+    *task =
+        (bd_task){.self = d,
+                  .name = "draft",
+                  .parameters = options->trained ? options->trained : &options->draft->parameters,
+                  .next = next,
+                  .forward = forward,
+                  .identity = identity,
+                  .evaluate = options->evaluation_rows > 0 ? evaluate : NULL,
+                  .save = save};
     return true;
 }
 
