@@ -1,37 +1,19 @@
 /* bdlm demo - the whole story in minutes: real text, a tokenizer, a causal target, a drafter for
- * it, and the same text generated with and without the drafter. Every step is a command a user can
- * type. */
-#include <math.h>
+ * it, the same text generated with and without the drafter; then the target as a block-diffusion
+ * student. Every step is a command a user can type. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/progress.h"
-#include "cli/command.h"
+#include "cli/demo.h"
 #include "cli/options.h"
 #include "cli/report.h"
 #include "format/dataset.h"
 #include "format/json.h"
 
-typedef struct {
-    const char *out, *text;
-    int64_t megabytes, target_steps, draft_steps, prompts, regenerated;
-    json_t *table; /* [label, value] rows of the last page */
-} demo;
-
-enum { PATHS = 12 };
-
-/* OUT/name in one of a few rotating buffers: enough for the arguments of one command. */
-static const char *at(const demo *d, const char *name)
-{
-    static char paths[PATHS][BD_PATH];
-    static int next;
-    char *path = paths[next++ % PATHS];
-    snprintf(path, BD_PATH, "%s/%s", d->out, name);
-    return path;
-}
+typedef bd_demo demo;
 
 // --- text
 // ----------------------------------------------------------------------------------------------------
@@ -62,7 +44,7 @@ static bool write_prompts(const demo *d, bd_documents *documents, bd_error *err)
     bd_document entry;
     int64_t written = 0;
     int got = 1;
-    bd_writer *out = bd_writer_open(at(d, "prompts.jsonl"), err);
+    bd_writer *out = bd_writer_open(bd_demo_path(d, "prompts.jsonl"), err);
     while (out && written < d->prompts && (got = bd_documents_next(documents, &entry, err)) > 0)
         if (entry.number % 7 == 0)
             written += write_prompt(out, &entry, PROMPT);
@@ -78,8 +60,8 @@ static bool write_text(const demo *d, bd_error *err)
     const char *files[] = {d->text};
     bd_documents *documents =
         bd_documents_open(files, 1, (bd_document_options){.entries = true, .replace = true}, err);
-    bd_writer *out = documents ? bd_writer_open(at(d, "train.txt"), err) : NULL;
-    bd_writer *openings = out ? bd_writer_open(at(d, "openings.jsonl"), err) : NULL;
+    bd_writer *out = documents ? bd_writer_open(bd_demo_path(d, "train.txt"), err) : NULL;
+    bd_writer *openings = out ? bd_writer_open(bd_demo_path(d, "openings.jsonl"), err) : NULL;
     bd_document entry;
     int64_t bytes = 0, opened = 0, number = 0;
     int got = 1;
@@ -117,57 +99,17 @@ static bool write_text(const demo *d, bd_error *err)
 // --- steps
 // ---------------------------------------------------------------------------------------------------
 
-/* Show the command line, then run it. */
-static bool run(bd_command_function *command, const char *const *words, bd_error *err)
-{
-    enum { MOST = 80 };
-    char *arguments[MOST + 1] = {0};
-    int count = 0;
-    fprintf(stderr, "\n$ bdlm");
-    for (; words[count] && count < MOST; count++) {
-        fprintf(stderr, " %s", words[count]);
-        arguments[count] = strdup(words[count]);
-    }
-    fputc('\n', stderr);
-    // Of a name in two words the command sees only the second.
-    int verb = strcmp(words[0], "tokenizer") && strcmp(words[0], "draft") ? 0 : 1;
-    int status = command(count - verb, arguments + verb);
-    for (int i = 0; i < count; i++)
-        free(arguments[i]);
-    if (status != 0)
-        return bd_fail(err, "%s failed", words[0]);
-    return !bd_stop_requested || bd_fail(err, "stopped");
-}
-
-/* The same with standard output in a file. */
-static bool run_into(const char *path, bd_command_function *command, const char *const *words,
-                     bd_error *err)
-{
-    fflush(stdout);
-    int saved = dup(1);
-    FILE *file = fopen(path, "w");
-    if (saved < 0 || !file)
-        return bd_fail_as(err, BD_ERROR_SYSTEM, "%s: cannot write", path);
-    dup2(fileno(file), 1);
-    bool ok = run(command, words, err);
-    fflush(stdout);
-    dup2(saved, 1);
-    close(saved);
-    fclose(file);
-    return ok;
-}
-
 static bool train_target(const demo *d, bd_error *err)
 {
     char steps[32];
     snprintf(steps, sizeof steps, "%lld", (long long)d->target_steps);
     const char *const words[] = {"pretrain",
                                  "--train-files",
-                                 at(d, "train.txt"),
+                                 bd_demo_path(d, "train.txt"),
                                  "--tokenizer",
-                                 at(d, "tokenizer"),
+                                 bd_demo_path(d, "tokenizer"),
                                  "--out",
-                                 at(d, "target"),
+                                 bd_demo_path(d, "target"),
                                  "--hidden-size",
                                  "256",
                                  "--num-hidden-layers",
@@ -201,7 +143,7 @@ static bool train_target(const demo *d, bd_error *err)
                                  "--dtype",
                                  "bf16",
                                  NULL};
-    return run(bd_command_pretrain, words, err);
+    return bd_demo_run(bd_command_pretrain, NULL, words, err);
 }
 
 /* The drafter learns from text that the target writes, because that is what it will draft: the
@@ -210,10 +152,16 @@ static bool train_target(const demo *d, bd_error *err)
  */
 static bool regenerate(const demo *d, bd_error *err)
 {
-    const char *const words[] = {
-        "generate", "--model", at(d, "target/latest"), "--prompts", at(d, "openings.jsonl"),
-        "--tokens", "160",     "--ignore-eos",         NULL};
-    return run_into(at(d, "written.txt"), bd_command_generate, words, err);
+    const char *const words[] = {"generate",
+                                 "--model",
+                                 bd_demo_path(d, "target/latest"),
+                                 "--prompts",
+                                 bd_demo_path(d, "openings.jsonl"),
+                                 "--tokens",
+                                 "160",
+                                 "--ignore-eos",
+                                 NULL};
+    return bd_demo_run(bd_command_generate, bd_demo_path(d, "written.txt"), words, err);
 }
 
 static bool train_draft(const demo *d, bd_error *err)
@@ -223,11 +171,11 @@ static bool train_draft(const demo *d, bd_error *err)
     const char *const words[] = {"draft",
                                  "train",
                                  "--path",
-                                 at(d, "target/latest"),
+                                 bd_demo_path(d, "target/latest"),
                                  "--train-files",
-                                 at(d, "written.txt"),
+                                 bd_demo_path(d, "written.txt"),
                                  "--out",
-                                 at(d, "draft"),
+                                 bd_demo_path(d, "draft"),
                                  "--num-hidden-layers",
                                  "2",
                                  "--num-attention-heads",
@@ -261,7 +209,7 @@ static bool train_draft(const demo *d, bd_error *err)
                                  "--dtype",
                                  "bf16",
                                  NULL};
-    return run(bd_command_draft_train, words, err);
+    return bd_demo_run(bd_command_draft_train, NULL, words, err);
 }
 
 /* Both number formats: in f32 a token costs the reading of all weights, so a block of them is cheap
@@ -272,11 +220,11 @@ static bool compare(const demo *d, const char *dtype, bd_error *err)
     snprintf(name, sizeof name, "compare-%s.json", dtype);
     const char *const words[] = {"generate",
                                  "--model",
-                                 at(d, "target/latest"),
+                                 bd_demo_path(d, "target/latest"),
                                  "--draft",
-                                 at(d, "draft/latest"),
+                                 bd_demo_path(d, "draft/latest"),
                                  "--prompts",
-                                 at(d, "prompts.jsonl"),
+                                 bd_demo_path(d, "prompts.jsonl"),
                                  "--tokens",
                                  "192",
                                  "--ignore-eos",
@@ -285,67 +233,28 @@ static bool compare(const demo *d, const char *dtype, bd_error *err)
                                  dtype,
                                  "--json",
                                  NULL};
-    return run_into(at(d, name), bd_command_generate, words, err);
+    return bd_demo_run(bd_command_generate, bd_demo_path(d, name), words, err);
 }
 
 // --- the table
 // -----------------------------------------------------------------------------------------------
 
-static void row(demo *d, const char *label, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void row(demo *d, const char *label, const char *format, ...)
-{
-    char value[200];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(value, sizeof value, format, list);
-    va_end(list);
-    json_array_append_new(d->table, json_pack("[s,s]", label, value));
-    printf("%-34s %s\n", label, value);
-}
-
-/* The last line of a run's log that has a loss. */
-static json_t *last_line(const char *path)
-{
-    size_t size;
-    char *text = bd_file_read_text(path, (size_t)1 << 30, &size, NULL);
-    json_t *last = NULL;
-    for (char *line = text; line && *line;) {
-        char *end = strchr(line, '\n');
-        json_t *value = json_loadb(line, end ? (size_t)(end - line) : strlen(line), 0, NULL);
-        if (json_object_get(value, "loss")) {
-            json_decref(last);
-            last = value;
-        } else {
-            json_decref(value);
-        }
-        line = end ? end + 1 : NULL;
-    }
-    free(text);
-    return last;
-}
-
-static double number(json_t *object, const char *name)
-{
-    return json_number_value(json_object_get(object, name));
-}
-
-static void run_rows(demo *d, const char *name, const char *log)
+static void run_rows(demo *d, const char *name)
 {
     char label[64];
-    json_t *last = last_line(log);
+    json_t *last = bd_demo_line(d, name, "loss", false);
     snprintf(label, sizeof label, "%s: steps, loss", name);
-    row(d, label, "%.0f, %.3f", number(last, "step"), number(last, "loss"));
+    bd_demo_row(d, label, "%.0f, %.3f", bd_demo_number(last, "step"), bd_demo_number(last, "loss"));
     snprintf(label, sizeof label, "%s: training tokens/s", name);
-    row(d, label, "%.0f", number(last, "tokens_per_second"));
+    bd_demo_row(d, label, "%.0f", bd_demo_number(last, "tokens_per_second"));
     json_decref(last);
 }
 
-static bool compare_rows(demo *d, const char *dtype, bool *identical, bd_error *err)
+static bool compare_rows(demo *d, const char *dtype, bd_error *err)
 {
     char name[32], label[80];
     snprintf(name, sizeof name, "compare-%s.json", dtype);
-    json_t *result = bd_json_load(at(d, name), err);
+    json_t *result = bd_json_load(bd_demo_path(d, name), err);
     if (!result)
         return false;
     const struct {
@@ -361,44 +270,48 @@ static bool compare_rows(demo *d, const char *dtype, bool *identical, bd_error *
                  i < 2    ? "%.1f"
                  : i == 2 ? "%.2fx"
                           : "%.3f",
-                 number(result, rows[i].field));
-        row(d, label, "%s", value);
+                 bd_demo_number(result, rows[i].field));
+        bd_demo_row(d, label, "%s", value);
     }
     bool same = json_is_true(json_object_get(result, "identical"));
     snprintf(label, sizeof label, "%s: identical", dtype);
-    row(d, label, "%s", same ? "yes" : "NO");
-    *identical = *identical && same;
+    bd_demo_row(d, label, "%s", same ? "yes" : "NO");
+    d->identical = d->identical && same;
     json_decref(result);
     return true;
 }
 
 static bool conclude(demo *d, double began, bd_error *err)
 {
-    bool identical = true;
     d->table = json_array();
+    d->identical = true;
     printf("\n");
-    run_rows(d, "target", at(d, "target/metrics.jsonl"));
-    run_rows(d, "draft", at(d, "draft/metrics.jsonl"));
-    bool ok = compare_rows(d, "f32", &identical, err) && compare_rows(d, "bf16", &identical, err);
-    row(d, "seconds", "%.0f", bd_seconds() - began);
+    run_rows(d, "target");
+    run_rows(d, "draft");
+    bool ok =
+        compare_rows(d, "f32", err) && compare_rows(d, "bf16", err) && bd_demo_blocks_rows(d, err);
+    bd_demo_row(d, "seconds", "%.0f", bd_seconds() - began);
     char *table = json_dumps(d->table, JSON_COMPACT);
-    const char *runs[] = {at(d, "target"), at(d, "draft")},
-               *results[] = {at(d, "compare-f32.json")};
-    ok = ok && bd_report_write(at(d, "report.html"), "bdlm demo", runs, 2, results, 1, table, err);
+    const char *runs[] = {bd_demo_path(d, "target"), bd_demo_path(d, "draft"),
+                          bd_demo_path(d, "student")},
+               *results[] = {bd_demo_path(d, "compare-f32.json"), bd_demo_path(d, "blocks.json")};
+    ok = ok && bd_report_write(bd_demo_path(d, "report.html"), "bdlm demo", runs, 3, results, 2,
+                               table, err);
     free(table);
     json_decref(d->table);
     if (ok)
-        printf("\nidentical: %s\n%s\n", identical ? "yes" : "NO", at(d, "report.html"));
-    return ok && (identical || bd_fail(err, "speculative and plain output differ"));
+        printf("\nidentical: %s\n%s\n", d->identical ? "yes" : "NO",
+               bd_demo_path(d, "report.html"));
+    return ok && (d->identical || bd_fail(err, "two ways to generate the same text differ"));
 }
 
 static bool prepare(const demo *d, bd_error *err)
 {
-    const char *const runs[] = {"target", "draft", "tokenizer"};
+    const char *const runs[] = {"target", "draft", "student", "tokenizer"};
     if (!bd_folder_make(d->out, err))
         return false;
-    for (int i = 0; i < 3; i++)
-        if (!bd_folder_remove(at(d, runs[i]), err))
+    for (int i = 0; i < 4; i++)
+        if (!bd_folder_remove(bd_demo_path(d, runs[i]), err))
             return false;
     return write_text(d, err);
 }
@@ -406,12 +319,18 @@ static bool prepare(const demo *d, bd_error *err)
 static bool tell(demo *d, bd_error *err)
 {
     double began = bd_seconds();
-    const char *const tokenizer[] = {
-        "tokenizer", "train", at(d, "train.txt"), "--out", at(d, "tokenizer"), "--vocab-size",
-        "4096",      NULL};
-    return prepare(d, err) && run(bd_command_tokenizer_train, tokenizer, err) &&
+    const char *const tokenizer[] = {"tokenizer",
+                                     "train",
+                                     bd_demo_path(d, "train.txt"),
+                                     "--out",
+                                     bd_demo_path(d, "tokenizer"),
+                                     "--vocab-size",
+                                     "4096",
+                                     NULL};
+    return prepare(d, err) && bd_demo_run(bd_command_tokenizer_train, NULL, tokenizer, err) &&
            train_target(d, err) && regenerate(d, err) && train_draft(d, err) &&
-           compare(d, "f32", err) && compare(d, "bf16", err) && conclude(d, began, err);
+           compare(d, "f32", err) && compare(d, "bf16", err) && bd_demo_blocks(d, err) &&
+           conclude(d, began, err);
 }
 
 int bd_command_demo(int argc, char **argv)
@@ -421,6 +340,7 @@ int bd_command_demo(int argc, char **argv)
               .megabytes = 6,
               .target_steps = 340,
               .draft_steps = 450,
+              .student_steps = 300,
               .prompts = 12,
               .regenerated = 800};
     const bd_option list[] = {
@@ -433,6 +353,8 @@ int bd_command_demo(int argc, char **argv)
          &d.target_steps, 1, 1e9, false},
         {"draft-steps", NULL, BD_ARGUMENT_INT, "N", "training steps of the draft", &d.draft_steps,
          1, 1e9, false},
+        {"student-steps", NULL, BD_ARGUMENT_INT, "N",
+         "training steps of the block-diffusion student", &d.student_steps, 1, 1e9, false},
         {"prompts", NULL, BD_ARGUMENT_INT, "N", "prompts to compare on (12)", &d.prompts, 1, 1e6,
          false},
         {"regenerated", NULL, BD_ARGUMENT_INT, "N", "texts the target writes for the draft (800)",

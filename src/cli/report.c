@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/html.h"
 #include "cli/options.h"
+#include "cli/trace.h"
 #include "format/json.h"
 
 /* A column of metrics.jsonl against the step; lines without it are passed over. */
@@ -113,6 +114,19 @@ static void add_samples(bd_writer *out, json_t *result)
     }
 }
 
+/* The first prompts of a block-diffusion model, step by step. */
+static void add_traces(bd_writer *out, json_t *result)
+{
+    enum { MOST = 3 };
+    size_t i;
+    json_t *trace;
+    json_array_foreach(json_object_get(result, "traces"), i, trace)
+    {
+        if (i < MOST)
+            bd_html_trace(out, trace);
+    }
+}
+
 static bool add_result(bd_writer *out, const char *path, bd_error *err)
 {
     enum { MOST = 64 };
@@ -125,8 +139,10 @@ static bool add_result(bd_writer *out, const char *path, bd_error *err)
     json_t *rate;
     json_array_foreach(json_object_get(result, "acceptance_per_position"), i,
                        rate) if (count < MOST) rates[count++] = json_number_value(rate);
-    bd_html_bars(out, "Acceptance per position", "position in the block", "accepted / tested",
-                 rates, count);
+    if (count > 0)
+        bd_html_bars(out, "Acceptance per position", "position in the block", "accepted / tested",
+                     rates, count);
+    add_traces(out, result);
     add_samples(out, result);
     json_decref(result);
     return true;
