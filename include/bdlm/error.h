@@ -10,6 +10,7 @@ typedef enum {
     BD_ERROR_EXHAUSTED, /* a stream of data ended early (E_EXHAUSTED) */
     BD_ERROR_SYSTEM,    /* the operating system said no: open, read, write, memory */
     BD_ERROR_USAGE,     /* a command line that makes no sense (exit status 2) */
+    BD_ERROR_STOPPED,   /* nothing is wrong: somebody asked to stop while it waited */
 } bd_error_kind;
 
 typedef struct bd_error {

@@ -58,6 +58,16 @@ static double over_plain(const bd_comparison *c, double rate)
     return plain > 0 ? rate / plain : 0;
 }
 
+/* "-" for a loss that is not known: nothing held out, or a draft that was there already. */
+enum { LOSS_TEXT = 32 };
+static const char *loss_text(double loss, char out[LOSS_TEXT])
+{
+    if (!isfinite(loss))
+        return "-";
+    snprintf(out, LOSS_TEXT, "%.4f", loss);
+    return out;
+}
+
 enum { PLACES_TEXT = 400 };
 static void places(const bd_generation_totals *totals, char out[PLACES_TEXT])
 {
@@ -70,7 +80,7 @@ static void places(const bd_generation_totals *totals, char out[PLACES_TEXT])
 
 void bd_comparison_print(const bd_comparison *c)
 {
-    char text[PLACES_TEXT];
+    char text[PLACES_TEXT], loss[LOSS_TEXT];
     printf("%-10s %10s %9s %9s %10s %13s %9s %8s  %s\n", "variant", "parameters", "training",
            "held out", "acceptance", "range", "tokens/s", "speed-up", "accepted per position");
     printf("%-10s %10s %9s %9s %10.3f %13s %9.1f %8s\n", "(plain)", "", "", "", 1.0, "",
@@ -82,9 +92,9 @@ void bd_comparison_print(const bd_comparison *c)
         if (row.seeds > 1)
             snprintf(range, sizeof range, "%.3f-%.3f", row.least, row.most);
         places(&row.totals, text);
-        printf("%-10s %10lld %8.1fs %9.4f %10.3f %13s %9.1f %7.2fx  %s\n", row.name,
-               (long long)row.parameters, row.training, row.held_out, row.accept, range, row.rate,
-               over_plain(c, row.rate), text);
+        printf("%-10s %10lld %8.1fs %9s %10.3f %13s %9.1f %7.2fx  %s\n", row.name,
+               (long long)row.parameters, row.training, loss_text(row.held_out, loss), row.accept,
+               range, row.rate, over_plain(c, row.rate), text);
     }
     fflush(stdout);
 }
@@ -137,7 +147,7 @@ json_t *bd_comparison_to_json(const bd_comparison *c)
 
 bool bd_comparison_markdown(const bd_comparison *c, const char *path, bd_error *err)
 {
-    char text[PLACES_TEXT];
+    char text[PLACES_TEXT], loss[LOSS_TEXT];
     bd_writer *out = bd_writer_open(path, err);
     if (!out)
         return false;
@@ -155,10 +165,10 @@ bool bd_comparison_markdown(const bd_comparison *c, const char *path, bd_error *
         i = gather(c, i, &row);
         places(&row.totals, text);
         bd_writer_print(out,
-                        "| %s | %lld | %lld | %.1f | %.4f | %.3f | %.3f to %.3f | %.1f | %.2fx | "
+                        "| %s | %lld | %lld | %.1f | %s | %.3f | %.3f to %.3f | %.1f | %.2fx | "
                         "%s |\n",
                         row.name, (long long)row.parameters, (long long)row.seeds, row.training,
-                        row.held_out, row.accept, row.least, row.most, row.rate,
+                        loss_text(row.held_out, loss), row.accept, row.least, row.most, row.rate,
                         over_plain(c, row.rate), text);
     }
     bd_writer_print(out, "\nEvery draft:\n\n| variant | seed | loss | acceptance length | tokens/s "
@@ -166,8 +176,8 @@ bool bd_comparison_markdown(const bd_comparison *c, const char *path, bd_error *
     for (int64_t i = 0; i < c->count; i++) {
         const bd_compared *item = &c->items[i];
         places(&item->totals, text);
-        bd_writer_print(out, "| %s | %lld | %.4f | %.3f | %.1f | %s |\n", item->variant,
-                        (long long)item->seed, item->loss,
+        bd_writer_print(out, "| %s | %lld | %s | %.3f | %.1f | %s |\n", item->variant,
+                        (long long)item->seed, loss_text(item->loss, loss),
                         bd_generation_accept_length(&item->totals),
                         bd_generation_rate(&item->totals), text);
     }

@@ -279,8 +279,8 @@ static bool wait_more(bd_states_stream *s, uint64_t key, bd_error *err)
     char line[200];
     double now = bd_seconds(), silence = now - s->last_record;
     if (s->options.stop && *s->options.stop)
-        return bd_fail(err, "%s: stopped while waiting for record %llu", s->options.address,
-                       (unsigned long long)key);
+        return bd_fail_as(err, BD_ERROR_STOPPED, "%s: stopped while waiting for record %llu",
+                          s->options.address, (unsigned long long)key);
     if (s->options.patience > 0 && silence > s->options.patience)
         return bd_fail(err,
                        "%s: no record for %.0f s with %lld producers there (data."

@@ -369,8 +369,12 @@ static bool loop(trainer *t, bool *stopped, bd_error *err)
             *stopped = true;
             return t->state.step == 0 || save(t, err);
         }
-        if (!make_step(t, err) || !after_step(t, err))
+        if (make_step(t, err) && after_step(t, err))
+            continue;
+        // A batch that was waited for in vain leaves the last whole update as it was.
+        if (err->kind != BD_ERROR_STOPPED || !o->stop || !*o->stop)
             return false;
+        *err = (bd_error){0};
     }
     return true;
 }

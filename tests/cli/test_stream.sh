@@ -56,6 +56,19 @@ check "the trainer goes on" listen "$work/killed" "$at" --resume
 check "killed and resumed: the same weights" same_weights "$work/online" "$work/killed"
 check "the producer ended at last" wait $producer
 
+# A run that was online goes on as a stream. Stopped while it waits for a producer, it is saved.
+cp -r "$work/online" "$work/stopped"
+rm -r "$work/stopped/checkpoint-90"; ln -sfn checkpoint-80 "$work/stopped/latest"
+"$BDLM" draft train --path "$target" $small $steps --out "$work/stopped" --listen "$at" --resume 2>"$work/log" & p=$!
+while ! grep -q 'waiting for producers' "$work/log" && kill -0 $p 2>/dev/null; do sleep 0.01; done
+sleep 1; kill $p
+check "a stop while waiting is a stop" wait $p
+check "and is told" grep -q 'stopped at step 80' "$work/log"
+produce "$work/p1" "$at"
+check "stopped and resumed" listen "$work/stopped" "$at" --resume
+check "stopped and resumed: the same weights" same_weights "$work/online" "$work/stopped"
+wait $producer
+
 # One producer, two trainers that want different states.
 produce "$work/p1" "$at-a" "$at-b"
 ( listen "$work/a" "$at-a" --stream-ahead 3 >"$work/a.log" 2>&1 ) & other=$!
