@@ -29,6 +29,7 @@ static const bd_command commands[] = {
     {"eval", NULL, bd_command_eval, "perplexity, denoising loss and likelihood bound, exact match"},
     {"draft", "train", bd_command_draft_train, "a DFlash drafter for a causal target"},
     {"draft", "eval", bd_command_draft_eval, "acceptance length of a drafter on prompts"},
+    {"convert", NULL, bd_command_convert, "a model folder to a GGUF file, and back"},
     {"mask", NULL, bd_command_mask, "picture of an attention rule"},
     {"inspect", NULL, bd_command_inspect,
      "what is in a model, a draft, a run; the difference of two"},
