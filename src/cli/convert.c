@@ -49,13 +49,13 @@ int bd_command_convert(int argc, char **argv)
         {"dtype", NULL, BD_ARGUMENT_CHOICE, "keep|F32|F16|BF16|Q8_0",
          "of the matrices in the GGUF file; norms and vectors are F32", &type, 0, 0, false},
     };
-    const bd_options options = {.command = "convert",
-                                .usage = "MODEL --out PATH",
-                                .summary =
-                                    "A model folder becomes a GGUF file, a GGUF file a model folder.",
-                                .list = list,
-                                .count = 2,
-                                .arguments = &words};
+    const bd_options options = {
+        .command = "convert",
+        .usage = "MODEL --out PATH",
+        .summary = "A model folder becomes a GGUF file, a GGUF file a model folder.",
+        .list = list,
+        .count = 2,
+        .arguments = &words};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("convert", &err);

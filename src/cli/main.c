@@ -29,6 +29,8 @@ static const bd_command commands[] = {
     {"eval", NULL, bd_command_eval, "perplexity, denoising loss and likelihood bound, exact match"},
     {"draft", "train", bd_command_draft_train, "a DFlash drafter for a causal target"},
     {"draft", "eval", bd_command_draft_eval, "acceptance length of a drafter on prompts"},
+    {"draft", "export", bd_command_draft_export, "a drafter in the form other programs load"},
+    {"draft", "import", bd_command_draft_import, "a drafter of another program, or a GGUF file"},
     {"convert", NULL, bd_command_convert, "a model folder to a GGUF file, and back"},
     {"mask", NULL, bd_command_mask, "picture of an attention rule"},
     {"inspect", NULL, bd_command_inspect,

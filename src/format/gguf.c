@@ -38,8 +38,8 @@ typedef struct {
 static const uint8_t *take(cursor *c, uint64_t bytes, const char *what)
 {
     if (bytes > c->size - c->at) {
-        bd_fail(c->err, "%s: ends inside %s: %llu bytes wanted at byte %zu, the file has %zu", c->path,
-                what, (unsigned long long)bytes, c->at, c->size);
+        bd_fail(c->err, "%s: ends inside %s: %llu bytes wanted at byte %zu, the file has %zu",
+                c->path, what, (unsigned long long)bytes, c->at, c->size);
         return NULL;
     }
     const uint8_t *here = c->data + c->at;
@@ -121,8 +121,8 @@ static bool take_array(cursor *c, value *v)
     if (!take_type(c, &v->element, v->key) || !take64(c, &count, "an array's size"))
         return false;
     if (v->element == BD_GGUF_ARRAY_VALUE)
-        return bd_fail(c->err, "%s: \"%.80s\" is an array of arrays, which bdlm does not read", c->path,
-                       v->key);
+        return bd_fail(c->err, "%s: \"%.80s\" is an array of arrays, which bdlm does not read",
+                       c->path, v->key);
     v->data = c->data + c->at;
     size_t each = value_size(v->element);
     if (count > (c->size - c->at) / (each ? each : 8))
@@ -251,15 +251,16 @@ static bool place_tensors(cursor *c, bd_gguf *file, const uint64_t *offsets)
     if (!bd_gguf_int_if(file, "general.alignment", 1, 1 << 20, &alignment, c->err))
         return false;
     if (alignment & (alignment - 1))
-        return bd_fail(c->err, "%s: \"general.alignment\" is %lld, a power of two expected", c->path,
-                       (long long)alignment);
+        return bd_fail(c->err, "%s: \"general.alignment\" is %lld, a power of two expected",
+                       c->path, (long long)alignment);
     size_t step = (size_t)alignment, start = (c->at + step - 1) / step * step;
     uint64_t wanted = 0;
     for (int64_t i = 0; i < file->tensor_count; i++) {
         bd_gguf_tensor *t = &file->tensors[i];
         if (offsets[i] != wanted)
-            return bd_fail(c->err, "%s: tensor \"%s\" starts at %llu, %llu expected: no gaps", c->path,
-                           t->name, (unsigned long long)offsets[i], (unsigned long long)wanted);
+            return bd_fail(c->err, "%s: tensor \"%s\" starts at %llu, %llu expected: no gaps",
+                           c->path, t->name, (unsigned long long)offsets[i],
+                           (unsigned long long)wanted);
         if (start > c->size || wanted > c->size - start || t->bytes > c->size - start - wanted)
             return bd_fail(c->err, "%s: tensor \"%s\" ends behind the end of the file (%zu bytes)",
                            c->path, t->name, c->size);
@@ -302,9 +303,9 @@ static bool take_head(cursor *c, uint64_t *tensors, uint64_t *values)
     if (version != 3)
         return bd_fail(c->err, "%s: GGUF version %u, 3 expected", c->path, version);
     if (*tensors > MOST_TENSORS || *values > MOST_KEYS)
-        return bd_fail(c->err, "%s: %llu tensors and %llu keys, at most %d and %d expected", c->path,
-                       (unsigned long long)*tensors, (unsigned long long)*values, MOST_TENSORS,
-                       MOST_KEYS);
+        return bd_fail(c->err, "%s: %llu tensors and %llu keys, at most %d and %d expected",
+                       c->path, (unsigned long long)*tensors, (unsigned long long)*values,
+                       MOST_TENSORS, MOST_KEYS);
     return true;
 }
 

@@ -118,7 +118,8 @@ void bd_gguf_put_texts(bd_gguf_out *out, const char *key, int64_t count);
 void bd_gguf_put_next(bd_gguf_out *out, const char *text, size_t size);
 
 /* One more tensor, converted from `from` to `type` when the file is written: the name is copied,
- * the data is not. A row that Q8_0 cannot group (its size no multiple of 32) is stored in `from`. */
+ * the data is not. A row that Q8_0 cannot group (its size no multiple of 32) is stored in `from`.
+ */
 void bd_gguf_put_tensor(bd_gguf_out *out, const char *name, bd_gguf_type type, int rank,
                         const int64_t *shape, bd_dtype from, const void *data);
 bool bd_gguf_commit(bd_gguf_out *out, const char *path, bd_error *err);

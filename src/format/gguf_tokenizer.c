@@ -10,7 +10,7 @@
 enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 };
 
 /* How text is split into words, by the name the files have for it. NULL: GPT-2's own splitting. */
-#define TO_NUMBERS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+#define TO_NUMBERS   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
 #define FROM_NUMBERS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 static const struct {
     const char *name, *pattern;
@@ -27,10 +27,11 @@ static const char *splitting_name(const bd_tokenizer *tokenizer, bd_error *err)
     for (int i = 0; pattern && i < SPLITTINGS; i++)
         if (!strcmp(pattern, splittings[i].pattern ? splittings[i].pattern : bd_pattern_gpt2))
             return splittings[i].name;
-    bd_fail(err,
-            "the tokenizer splits text by \"%.80s\", which has no name in GGUF files that bdlm knows "
-            "(qwen2, llama-bpe, gpt-2)",
-            pattern ? pattern : "several patterns");
+    bd_fail(
+        err,
+        "the tokenizer splits text by \"%.80s\", which has no name in GGUF files that bdlm knows "
+        "(qwen2, llama-bpe, gpt-2)",
+        pattern ? pattern : "several patterns");
     return NULL;
 }
 
@@ -71,10 +72,10 @@ static bool starts_with_bos(const bd_tokenizer *t, int64_t bos)
 {
     bd_tokens ids = {0};
     bd_error ignored = {0};
-    bool yes = bos >= 0 &&
-               bd_tokenizer_encode(t, "a", 1, &(bd_encode_options){.add_special = true}, &ids,
-                                   &ignored) &&
-               ids.count && ids.ids[0] == bos;
+    bool yes =
+        bos >= 0 &&
+        bd_tokenizer_encode(t, "a", 1, &(bd_encode_options){.add_special = true}, &ids, &ignored) &&
+        ids.count && ids.ids[0] == bos;
     bd_tokens_free(&ids);
     return yes;
 }
@@ -82,9 +83,9 @@ static bool starts_with_bos(const bd_tokenizer *t, int64_t bos)
 bool bd_gguf_put_tokenizer(bd_gguf_out *out, const bd_tokenizer *t, int64_t vocabulary,
                            const bd_gguf_special *special, bd_error *err)
 {
-    static const char *const keys[] = {
-        "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
-        "tokenizer.ggml.padding_token_id", "tokenizer.ggml.mask_token_id"};
+    static const char *const keys[] = {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+                                       "tokenizer.ggml.padding_token_id",
+                                       "tokenizer.ggml.mask_token_id"};
     const char *splitting = splitting_name(t, err);
     if (!splitting)
         return false;
@@ -94,8 +95,9 @@ bool bd_gguf_put_tokenizer(bd_gguf_out *out, const bd_tokenizer *t, int64_t voca
     int64_t eos = special->eos >= 0 ? special->eos : bd_tokenizer_role(t, BD_ROLE_EOS);
     int64_t bos = special->bos >= 0 ? special->bos : bd_tokenizer_role(t, BD_ROLE_BOS);
     if (eos < 0)
-        return bd_fail(err, "no end-of-text token: neither eos_token_id in config.json nor eos_token "
-                            "in tokenizer_config.json; readers would take id 11");
+        return bd_fail(err,
+                       "no end-of-text token: neither eos_token_id in config.json nor eos_token "
+                       "in tokenizer_config.json; readers would take id 11");
     const int64_t ids[] = {bos >= 0 ? bos : eos, eos, special->pad, special->mask};
     for (int i = 0; i < 4; i++)
         if (ids[i] >= vocabulary)
@@ -120,7 +122,8 @@ bool bd_gguf_put_tokenizer(bd_gguf_out *out, const bd_tokenizer *t, int64_t voca
 // --- reading -------------------------------------------------------------------------------------
 
 /* The id of token `role` in these files, -1: none. */
-static bool role_id(const bd_gguf *file, const char *key, int64_t tokens, int64_t *id, bd_error *err)
+static bool role_id(const bd_gguf *file, const char *key, int64_t tokens, int64_t *id,
+                    bd_error *err)
 {
     *id = -1;
     return bd_gguf_int_if(file, key, 0, tokens - 1, id, err);
@@ -172,14 +175,14 @@ static json_t *bos_processor(const bd_gguf *file, int64_t bos)
     for (int64_t i = 0; i <= bos; i++)
         text = bd_gguf_text_next(file, "tokenizer.ggml.tokens", &at, &size);
     json_t *name = json_stringn(text, size), *table = json_object();
-    json_object_setn_new(table, text, size,
-                         json_pack("{s:O, s:[I], s:[O]}", "id", name, "ids", (json_int_t)bos,
-                                   "tokens", name));
+    json_object_setn_new(
+        table, text, size,
+        json_pack("{s:O, s:[I], s:[O]}", "id", name, "ids", (json_int_t)bos, "tokens", name));
     json_t *root = json_pack(
-        "{s:s, s:[{s:{s:O, s:i}}, {s:{s:s, s:i}}], s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:o}", "type",
-        "TemplateProcessing", "single", "SpecialToken", "id", name, "type_id", 0, "Sequence", "id",
-        "A", "type_id", 0, "pair", "Sequence", "id", "A", "type_id", 0, "Sequence", "id", "B",
-        "type_id", 1, "special_tokens", table);
+        "{s:s, s:[{s:{s:O, s:i}}, {s:{s:s, s:i}}], s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:o}",
+        "type", "TemplateProcessing", "single", "SpecialToken", "id", name, "type_id", 0,
+        "Sequence", "id", "A", "type_id", 0, "pair", "Sequence", "id", "A", "type_id", 0,
+        "Sequence", "id", "B", "type_id", 1, "special_tokens", table);
     json_decref(name);
     return root;
 }
@@ -192,8 +195,9 @@ static json_t *tokenizer_json(const bd_gguf *file, const char *where, int64_t co
     while (kind < SPLITTINGS && (!name || strcmp(splittings[kind].name, name) != 0))
         kind++;
     if (!model || strcmp(model, "gpt2") != 0 || kind == SPLITTINGS) {
-        bd_fail(err, "%s: tokenizer \"%.40s\" with splitting \"%.40s\"; gpt2 with qwen2, llama-bpe or "
-                     "gpt-2 expected",
+        bd_fail(err,
+                "%s: tokenizer \"%.40s\" with splitting \"%.40s\"; gpt2 with qwen2, llama-bpe or "
+                "gpt-2 expected",
                 where, model ? model : "none", name ? name : "none");
         return NULL;
     }
@@ -203,7 +207,8 @@ static json_t *tokenizer_json(const bd_gguf *file, const char *where, int64_t co
     bool add_bos = false, ok = root && vocabulary && merges;
     if (!ok)
         bd_fail_as(err, BD_ERROR_SYSTEM, "%s: no memory", where);
-    ok = ok && add_tokens(file, where, vocabulary, json_object_get(root, "added_tokens"), count, err) &&
+    ok = ok &&
+         add_tokens(file, where, vocabulary, json_object_get(root, "added_tokens"), count, err) &&
          add_merges(file, where, merges, err) &&
          role_id(file, "tokenizer.ggml.bos_token_id", count, &bos, err) &&
          bd_gguf_bool_if(file, "tokenizer.ggml.add_bos_token", &add_bos, err);

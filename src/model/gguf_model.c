@@ -39,7 +39,7 @@ bd_gguf_type bd_gguf_tensor_type(const bd_parameter *p, const bd_gguf_type *want
 {
     if (p->rank != 2)
         return BD_GGUF_F32;
-    return wanted               ? *wanted
+    return wanted                ? *wanted
            : p->dtype == BD_BF16 ? BD_GGUF_BF16
            : p->dtype == BD_F16  ? BD_GGUF_F16
                                  : BD_GGUF_F32;
@@ -71,6 +71,19 @@ static bool is_paired(const bd_model_config *config, const char *name)
 
 // --- writing -------------------------------------------------------------------------------------
 
+bool bd_gguf_check_rope(const bd_rope_config *rope, bd_error *err)
+{
+    if (rope->kind == BD_ROPE_LLAMA3)
+        return bd_fail(err, "rope scaling \"llama3\": only yarn and linear are written to GGUF");
+    if (rope->kind == BD_ROPE_YARN &&
+        (rope->beta_fast != 32 || rope->beta_slow != 1 || rope->attention_factor > 0))
+        return bd_fail(err,
+                       "yarn with beta_fast %g, beta_slow %g, attention_factor %g: only 32, 1 and "
+                       "the derived factor can be written to GGUF",
+                       rope->beta_fast, rope->beta_slow, rope->attention_factor);
+    return true;
+}
+
 static bool can_say(const bd_model_config *c, bd_error *err)
 {
     const char *family = bd_model_family_name(c->family);
@@ -78,13 +91,8 @@ static bool can_say(const bd_model_config *c, bd_error *err)
         if (c->layer_window[i])
             return bd_fail(err, "layer %lld has a window: GGUF files of %s models cannot say so",
                            (long long)i, family);
-    if (c->rope.kind == BD_ROPE_LLAMA3)
-        return bd_fail(err, "rope scaling \"llama3\": only yarn and linear are written to GGUF");
-    if (c->rope.kind == BD_ROPE_YARN &&
-        (c->rope.beta_fast != 32 || c->rope.beta_slow != 1 || c->rope.attention_factor > 0))
-        return bd_fail(err, "yarn with beta_fast %g, beta_slow %g, attention_factor %g: only 32, 1 and "
-                            "the derived factor can be written to GGUF",
-                       c->rope.beta_fast, c->rope.beta_slow, c->rope.attention_factor);
+    if (!bd_gguf_check_rope(&c->rope, err))
+        return false;
     if (c->output_bias || (c->qkv_bias && c->family != BD_FAMILY_QWEN2))
         return bd_fail(err, "attention biases: GGUF files of %s models have none", family);
     return true;
@@ -174,7 +182,8 @@ static bool put_tensors(bd_gguf_out *out, const bd_model *model, const bd_gguf_t
             bd_gguf_pair_rows(data, copies[i], p->shape[0], model->config.head_size, row, false);
             data = copies[i];
         }
-        bd_gguf_put_tensor(out, name, bd_gguf_tensor_type(p, type), p->rank, p->shape, p->dtype, data);
+        bd_gguf_put_tensor(out, name, bd_gguf_tensor_type(p, type), p->rank, p->shape, p->dtype,
+                           data);
     }
     return true;
 }
@@ -302,7 +311,8 @@ bool bd_gguf_model_config(const bd_gguf *file, const char *where, bd_model_confi
         if (!strcmp(name, bd_model_family_name((bd_model_family)i)))
             c->family = (bd_model_family)i;
     if (c->family == BD_FAMILY_COUNT)
-        return bd_fail(err, "%s: \"general.architecture\" is \"%.40s\"; llama, qwen2 or qwen3 expected",
+        return bd_fail(err,
+                       "%s: \"general.architecture\" is \"%.40s\"; llama, qwen2 or qwen3 expected",
                        where, name ? name : "");
     const bd_gguf_tensor *embedding = bd_gguf_find(file, "token_embd.weight");
     if (!embedding || embedding->rank != 2)
@@ -353,8 +363,11 @@ static bool take_tensor(const bd_gguf *file, const char *where, const bd_model_c
         return bd_fail(err, "%s: tensor \"%s\" is [%lld, %lld], [%lld, %lld] expected", where, name,
                        (long long)t->shape[0], (long long)(t->rank > 1 ? t->shape[1] : 0),
                        (long long)want->shape[0], (long long)(want->rank > 1 ? want->shape[1] : 0));
-    *out = (bd_tensor){.name = want->name, .dtype = bd_gguf_dtype(t->type), .rank = t->rank,
-                       .count = t->count, .data = t->data};
+    *out = (bd_tensor){.name = want->name,
+                       .dtype = bd_gguf_dtype(t->type),
+                       .rank = t->rank,
+                       .count = t->count,
+                       .data = t->data};
     memcpy(out->shape, t->shape, (size_t)t->rank * sizeof *t->shape);
     if (!bd_dtype_is_float(out->dtype))
         return bd_fail(err, "%s: tensor \"%s\" is %s, a float type expected", where, name,

@@ -25,8 +25,8 @@ bool bd_gguf_to_folder(const char *path, const char *folder, bd_error *err);
 bool bd_gguf_model_config(const bd_gguf *file, const char *where, bd_model_config *config,
                           bd_error *err);
 
-/* Rows of a llama q or k matrix (or bias, width 1) from halves to pairs: row 2j of a head is its old
- * row j, row 2j + 1 its old row j + head_size/2; `back` undoes it. bytes: of one row. */
+/* Rows of a llama q or k matrix (or bias, width 1) from halves to pairs: row 2j of a head is its
+ * old row j, row 2j + 1 its old row j + head_size/2; `back` undoes it. bytes: of one row. */
 void bd_gguf_pair_rows(const void *source, void *target, int64_t rows, int64_t head_size,
                        size_t row_bytes, bool back);
 
@@ -35,6 +35,9 @@ double bd_gguf_shortest(double value);
 
 /* Type of a tensor in such a file: vectors and norms F32, matrices `wanted` or their own. */
 bd_gguf_type bd_gguf_tensor_type(const bd_parameter *p, const bd_gguf_type *wanted);
+
+/* Whether a rotary scaling has a form in these files: none, linear, yarn with the usual betas. */
+bool bd_gguf_check_rope(const bd_rope_config *rope, bd_error *err);
 
 /* The keys that models and drafts have in common, each behind "ARCHITECTURE.". */
 void bd_gguf_put_dimensions(bd_gguf_out *out, const char *architecture, const bd_model_config *c);
