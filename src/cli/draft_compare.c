@@ -212,45 +212,74 @@ static bool choose(comparison *c, const char *name, int64_t seed, bd_error *err)
            bd_recipe_assign(c->recipe, "train.seed", text, "draft compare", err);
 }
 
-static bool train(comparison *c, const char *name, int64_t seed, bd_draft_training *training,
-                  bd_compared *item, bd_error *err)
+static bool folder_of(const comparison *c, const bd_compared *item, char out[BD_PATH],
+                      bd_error *err)
 {
-    char part[64], run_folder[BD_PATH], latest[BD_PATH];
-    snprintf(part, sizeof part, "%s-seed%lld", name, (long long)seed);
-    if (!bd_path_join(run_folder, c->out, part, err) ||
-        !bd_path_join(latest, run_folder, "latest", err))
+    char part[64];
+    snprintf(part, sizeof part, "%s-seed%lld", item->variant, (long long)item->seed);
+    return bd_path_join(out, c->out, part, err);
+}
+
+static bool train(comparison *c, bd_compared *item, bd_error *err)
+{
+    char name[64], folder[BD_PATH], latest[BD_PATH];
+    snprintf(name, sizeof name, "%s, seed %lld", item->variant, (long long)item->seed);
+    if (!folder_of(c, item, folder, err) || !bd_path_join(latest, folder, "latest", err))
         return false;
-    bd_run_arguments run = {.run = run_folder, .argc = c->argc, .argv = c->argv};
+    bd_run_arguments run = {.run = folder, .argc = c->argc, .argv = c->argv};
     run.resume = c->resume && bd_folder_exists(latest);
-    if (c->resume && !run.resume && !bd_folder_remove(run_folder, err))
+    if (c->resume && !run.resume && !bd_folder_remove(folder, err))
         return false; // it never got as far as a checkpoint
     bd_trainer_options options;
     bd_train_result result;
-    if (!choose(c, name, seed, err) || !bd_training_options(c->recipe, &run, &options, err) ||
-        !bd_draft_training_make(c->recipe, &c->data, run.resume ? latest : NULL, training, err) ||
-        !bd_training_run_to(part, &training->task, &options, c->recipe, &run, &result, err))
-        return false;
-    if (result.stopped)
-        return bd_fail(err, "stopped; go on with --resume");
-    *item = (bd_compared){.variant = name,
-                          .seed = seed,
-                          .parameters = bd_parameters_total(&training->draft->parameters),
-                          .steps = result.step,
-                          .training_seconds = result.seconds,
-                          .loss = result.loss,
-                          .held_out = result.evaluation};
-    return true;
+    bd_draft_training training = {0};
+    bool ok =
+        choose(c, item->variant, item->seed, err) &&
+        bd_training_options(c->recipe, &run, &options, err) &&
+        bd_draft_training_make(c->recipe, &c->data, run.resume ? latest : NULL, &training, err) &&
+        bd_training_run_to(name, &training.task, &options, c->recipe, &run, &result, err);
+    if (ok) {
+        item->parameters = bd_parameters_total(&training.draft->parameters);
+        item->steps = result.step;
+        item->training_seconds = result.seconds;
+        item->loss = result.loss;
+        item->held_out = result.evaluation;
+    }
+    bd_draft_training_free(&training, true);
+    return ok && (!result.stopped || bd_fail(err, "stopped; go on with --resume"));
 }
 
-static bool one(comparison *c, const char *name, int64_t seed, bd_error *err)
+/* Decode with the draft as it was saved. */
+static bool measure(comparison *c, bd_compared *item, bd_error *err)
 {
-    bd_draft_training training = {0};
-    bd_compared *item = &c->items[c->result.count];
-    bool ok = train(c, name, seed, &training, item, err) &&
-              decode(c, training.draft, name, &item->totals, err);
-    bd_draft_training_free(&training, true);
-    c->result.count += ok;
-    return ok || bd_error_wrap(err, "%s, seed %lld", name, (long long)seed);
+    char folder[BD_PATH], latest[BD_PATH];
+    if (!folder_of(c, item, folder, err) || !bd_path_join(latest, folder, "latest", err))
+        return false;
+    bd_draft *draft = bd_draft_open(latest, c->data.target, c->data.target->compute, err);
+    bool ok = draft && decode(c, draft, item->variant, &item->totals, err);
+    bd_draft_close(draft);
+    return ok;
+}
+
+/* All are trained first and measured right after one another, beside plain decoding: what else the
+ * machine does then weighs on all alike. */
+static bool train_and_measure(comparison *c, bd_error *err)
+{
+    for (int64_t i = 0; i < c->name_count; i++)
+        for (int64_t s = 0; s < c->seed_count; s++)
+            c->items[c->result.count++] =
+                (bd_compared){.variant = c->names[i], .seed = c->seed_list[s]};
+    for (int64_t i = 0; i < c->result.count; i++)
+        if (!train(c, &c->items[i], err))
+            return bd_error_wrap(err, "%s, seed %lld", c->items[i].variant,
+                                 (long long)c->items[i].seed);
+    if (!decode(c, NULL, "plain", &c->result.plain, err))
+        return false;
+    for (int64_t i = 0; i < c->result.count; i++)
+        if (!measure(c, &c->items[i], err))
+            return bd_error_wrap(err, "%s, seed %lld", c->items[i].variant,
+                                 (long long)c->items[i].seed);
+    return true;
 }
 
 /* Every variant's options are looked at before the first one is trained. Tells how many rows are
@@ -325,13 +354,7 @@ static bool compare(comparison *c, bd_error *err)
                                 .failed = c->failed,
                                 .tokens = c->tokens};
     bd_catch_signals();
-    if (!decode(c, NULL, "plain", &c->result.plain, err))
-        return false;
-    for (int64_t i = 0; i < c->name_count; i++)
-        for (int64_t s = 0; s < c->seed_count; s++)
-            if (!one(c, c->names[i], c->seed_list[s], err))
-                return false;
-    return write_results(c, err);
+    return train_and_measure(c, err) && write_results(c, err);
 }
 
 static void release(comparison *c)
