@@ -61,6 +61,7 @@ TEST_SRC += $(wildcard tests/field/test_*.c)
 endif
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCHES  := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
 
 .PHONY: all lib test run-tests test-room test-long demo bench run-bench install deps deps-tools format lint \
         coverage clean help
@@ -93,12 +94,16 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 $(BUILD)/bench/%: bench/%.c $(LIB)
 	@mkdir -p $(@D)
 	@$(CC) $(ALL_CFLAGS) -MMD -MP -o $@ $< $(LIB) $(ALL_LIBS)
+# Programs of others: the public headers are all they see.
+$(BUILD)/examples/%: examples/%.c $(LIB)
+	@mkdir -p $(@D)
+	@$(CC) -std=c17 -Iinclude $(WARN) $(OPT) $(SANITIZE_FLAGS) $(COVERAGE_FLAGS) -MMD -MP -o $@ $< $(LIB) $(ALL_LIBS)
 
 ROOM_TESTS := $(filter $(BUILD)/tests/$(ROOM)/%,$(TESTS))
 test-room: $(ROOM_TESTS)
 	@tools/run-tests $(ROOM_TESTS)
 
-run-tests: $(TESTS) $(PROGRAM)
+run-tests: $(TESTS) $(PROGRAM) $(EXAMPLES)
 	@BDLM=$(PROGRAM) tools/run-tests $(TESTS) $(wildcard tests/cli/test_*.sh)
 
 # Packages are looked at first and pkg-config asked again afterwards, hence the second make.
@@ -140,7 +145,7 @@ $(BUILD)/bdlm.pc: Makefile
 	    'Libs.private: -lm -lpthread' 'Cflags: -I$${prefix}/include' > $@
 
 # --- upkeep --------------------------------------------------------------------------------------------
-C_FILES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find src include tests bench fuzz -name '*.[ch]')
+C_FILES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find src include tests bench fuzz examples -name '*.[ch]')
 format:
 	@clang-format -i $(C_FILES)
 lint:
