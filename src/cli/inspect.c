@@ -1,5 +1,6 @@
 /* bdlm inspect - what is in a model, a draft, a run or a checkpoint. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -8,6 +9,7 @@
 #include "cli/options.h"
 #include "format/json.h"
 #include "format/safetensors.h"
+#include "train/contract.h"
 #include "train/states_cache.h"
 
 static bool print_tensors(const char *path, bool all, bd_error *err)
@@ -94,6 +96,36 @@ static bool inspect(const char *path, bool tensors, bd_error *err)
            (!model || print_tensors(path, tensors, err));
 }
 
+// --- two runs -----------------------------------------------------------------------------------
+
+static bd_contract *contract_of(const char *path, bd_error *err)
+{
+    char file[BD_PATH];
+    const char *name = is_there(path, "run.json") ? "run.json" : "trainer.json";
+    json_t *root = bd_path_join(file, path, name, err) ? bd_json_load(file, err) : NULL;
+    bd_contract *contract =
+        root ? bd_contract_from_json(json_object_get(root, "contract"), file, err) : NULL;
+    json_decref(root);
+    return contract;
+}
+
+/* What two runs or checkpoints were made under: one line for each field that differs. */
+static bool compare(const char *first, const char *second, bd_error *err)
+{
+    bd_contract *a = contract_of(first, err), *b = a ? contract_of(second, err) : NULL;
+    char *lines = b ? bd_contract_differences(a, b) : NULL;
+    if (b && !lines)
+        bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for the difference");
+    else if (lines && !*lines)
+        printf("the contracts are equal\n");
+    else if (lines)
+        printf("--- %s\n+++ %s\n%s\n", first, second, lines);
+    bd_contract_free(a);
+    bd_contract_free(b);
+    free(lines);
+    return lines != NULL;
+}
+
 int bd_command_inspect(int argc, char **argv)
 {
     bool tensors = false;
@@ -103,18 +135,21 @@ int bd_command_inspect(int argc, char **argv)
     };
     const bd_options options = {
         .command = "inspect",
-        .usage = "PATH",
+        .usage = "PATH [SECOND]",
         .summary = "What is in a model or draft folder, a run, a checkpoint, a cache "
-                   "of hidden states, or a .safetensors file.",
+                   "of hidden states, or a .safetensors file; of two runs or checkpoints, where "
+                   "their contracts differ.",
         .list = list,
         .count = 1,
         .arguments = &words};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("inspect", &err);
-    if (words.count != 1) {
-        bd_fail(&err, "one path is wanted");
+    if (words.count != 1 && words.count != 2) {
+        bd_fail(&err, "one path is wanted, or two to compare");
         return bd_usage_error("inspect", &err);
     }
-    return inspect(words.items[0], tensors, &err) ? 0 : bd_run_error("inspect", &err);
+    bool done = words.count == 1 ? inspect(words.items[0], tensors, &err)
+                                 : compare(words.items[0], words.items[1], &err);
+    return done ? 0 : bd_run_error("inspect", &err);
 }

@@ -73,7 +73,7 @@ bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
     return true;
 }
 
-bool bd_training_resumed(const bd_run_arguments *run, const bd_trainer_options *options,
+bool bd_training_resumed(const bd_run_arguments *run, bd_trainer_options *options,
                          char path[BD_PATH], const char **resumed, bd_error *err)
 {
     *resumed = run->resume ? path : NULL;
@@ -81,9 +81,13 @@ bool bd_training_resumed(const bd_run_arguments *run, const bd_trainer_options *
         return true;
     if (!bd_path_join(path, options->run, "latest", err))
         return false;
-    return bd_folder_exists(path) ||
-           bd_fail(err, "--resume: %s has no checkpoint yet; remove the folder and start again",
-                   options->run);
+    if (bd_folder_exists(path))
+        return true;
+    // Killed before its first checkpoint: from the beginning, to the same weights.
+    *resumed = NULL;
+    options->again = true;
+    return bd_folder_exists(options->run) ||
+           bd_fail(err, "--resume: %s: no such run", options->run);
 }
 
 bool bd_training_run_to(const char *name, const bd_task *task, bd_trainer_options *options,

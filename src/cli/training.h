@@ -21,7 +21,7 @@ bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,
                          bd_trainer_options *options, bd_error *err);
 
 /* The checkpoint that a run goes on from, RUN/latest; *resumed NULL: it begins. */
-bool bd_training_resumed(const bd_run_arguments *run, const bd_trainer_options *options,
+bool bd_training_resumed(const bd_run_arguments *run, bd_trainer_options *options,
                          char path[BD_PATH], const char **resumed, bd_error *err);
 
 /* Train, with progress, signals and a line at the end on stderr. Exit status. */

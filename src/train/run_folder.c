@@ -134,6 +134,21 @@ static json_t *describe_run(const bd_run_about *about)
                      "sessions");
 }
 
+bool bd_run_same(const bd_run *run, const bd_contract *contract, bd_error *err)
+{
+    if (!bd_file_exists(run->json_path))
+        return true;
+    json_t *root = bd_json_load(run->json_path, err);
+    if (!root)
+        return false;
+    bd_contract *saved =
+        bd_contract_from_json(json_object_get(root, "contract"), run->json_path, err);
+    bool same = saved && bd_contract_compare(saved, contract, run->json_path, err);
+    bd_contract_free(saved);
+    json_decref(root);
+    return same;
+}
+
 bool bd_run_describe(bd_run *run, const bd_run_about *about, int64_t step, bd_error *err)
 {
     json_t *root =

@@ -29,6 +29,10 @@ typedef struct {
     const bd_contract *contract;
 } bd_run_about;
 
+/* Is the run that run.json tells of, if there is one, a run under this contract? If not: every
+ * difference. */
+bool bd_run_same(const bd_run *run, const bd_contract *contract, bd_error *err);
+
 /* Write run.json; when it is there already, only a session is added to its list: command line,
  * version, processor, instruction set, threads, the step it starts at. */
 bool bd_run_describe(bd_run *run, const bd_run_about *about, int64_t step, bd_error *err);

@@ -346,8 +346,10 @@ static bool prepare(trainer *t, bd_error *err)
         !(t->arena = bd_arena_create(0, err)) ||
         !(t->optimizer = bd_optimizer_create(t->task->parameters, &o->optimizer, err)))
         return false;
-    if (o->run && !(t->run = bd_run_open(o->run, o->resume != NULL, err)))
+    if (o->run && !(t->run = bd_run_open(o->run, o->resume || o->again, err)))
         return false;
+    if (t->run && !o->resume && !bd_run_same(t->run, t->contract, err))
+        return bd_error_wrap(err, "cannot begin again");
     if (o->resume &&
         !bd_checkpoint_read(o->resume, t->task, t->optimizer, t->contract, &t->state, err))
         return bd_error_wrap(err, "cannot resume");

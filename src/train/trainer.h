@@ -37,6 +37,8 @@ typedef struct {
     const char *run; /* run folder; NULL: nothing is written */
     const char
         *resume;    /* checkpoint folder or link to go on from, such as RUN/latest; NULL: start */
+    bool again;     /* without resume: the run folder may hold this run, ended before its first
+                     * checkpoint; it begins again */
     json_t *recipe; /* for run.json; NULL: none */
     const char *const *command;        /* for run.json: the command line, ended by NULL; or NULL */
     bd_progress *progress;             /* NULL: none */
