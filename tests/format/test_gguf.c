@@ -164,10 +164,10 @@ static void names_what_is_wrong(void **state)
     bd_gguf_put_tensor(out, "t", BD_GGUF_F32, 1, vector, BD_F32, values);
     bd_gguf_put_tensor(out, "t", BD_GGUF_F32, 1, vector, BD_F32, values);
     check_ok(bd_gguf_commit(out, scratch_path("pair.gguf"), &err), err);
-    check_refused(bd_gguf_open(scratch_path("pair.gguf"), &err), err, "tensor \"t\" is there twice");
-    static const uint8_t huge[] = {'G',  'G',  'U',  'F',  3,    0,    0,    0,
-                                   0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f,
-                                   0,    0,    0,    0,    0,    0,    0,    0};
+    check_refused(bd_gguf_open(scratch_path("pair.gguf"), &err), err,
+                  "tensor \"t\" is there twice");
+    static const uint8_t huge[] = {'G',  'G',  'U',  'F',  3, 0, 0, 0, 0xff, 0xff, 0xff, 0xff,
+                                   0xff, 0xff, 0xff, 0x7f, 0, 0, 0, 0, 0,    0,    0,    0};
     check_refused(bd_gguf_open(scratch_write("huge.gguf", huge, sizeof huge), &err), err,
                   "9223372036854775807 tensors");
     check_refused(bd_gguf_open(scratch_write_text("text.gguf", "hello, world"), &err), err,
