@@ -151,6 +151,25 @@ static void survives_hostile_bytes(void **state)
     bd_map_close(&map);
 }
 
+/* Tensors follow each other: one that starts 32 bytes later is refused. */
+static void refuses_a_gap(void)
+{
+    bd_error err = {0};
+    bd_map map;
+    check_ok(bd_map_open(&map, write_sample(), &err), err);
+    uint8_t *bytes = malloc(map.size + 32);
+    memcpy(bytes, map.data, map.size);
+    static const uint8_t entry[] = {1, 0, 0, 0, 0, 0, 0, 0, 'b', 2, 0, 0, 0, 32, 0, 0, 0,
+                                    0, 0, 0, 0, 2, 0, 0, 0, 0,   0, 0, 0, 8, 0,  0, 0, 32};
+    uint8_t *at = memmem(bytes, map.size, entry, sizeof entry);
+    assert_non_null(at);
+    at[sizeof entry - 1] = 64;
+    check_refused(bd_gguf_open(scratch_write("gap.gguf", bytes, map.size), &err), err,
+                  "tensor \"b\" starts at 64, 32 expected");
+    free(bytes);
+    bd_map_close(&map);
+}
+
 static void names_what_is_wrong(void **state)
 {
     (void)state;
@@ -172,6 +191,7 @@ static void names_what_is_wrong(void **state)
                   "9223372036854775807 tensors");
     check_refused(bd_gguf_open(scratch_write_text("text.gguf", "hello, world"), &err), err,
                   "not a GGUF file");
+    refuses_a_gap();
     char name[BD_GGUF_NAME];
     assert_true(bd_gguf_layer_name("self_attn.q_proj.weight", 12, name));
     assert_string_equal(name, "blk.12.attn_q.weight");
