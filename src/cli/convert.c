@@ -20,6 +20,8 @@ static bool to_gguf(const char *in, const char *out, const char *type_name, bd_e
     if (again)
         fprintf(stderr, "%s: %lld tensors, %lld keys\n", out, (long long)bd_gguf_count(again),
                 (long long)bd_gguf_key_count(again));
+    if (ok && !again)
+        remove(out);
     ok = ok && again;
     bd_gguf_close(again);
     bd_tokenizer_close(tokenizer);

@@ -53,6 +53,8 @@ static bool write_gguf(const bd_draft *draft, const arguments *a, bd_error *err)
                                    keep ? NULL : &type, a->out, err);
     bd_tokenizer_close(tokenizer);
     bd_gguf *again = ok ? bd_gguf_open(a->out, err) : NULL;
+    if (ok && !again)
+        remove(a->out);
     ok = ok && again;
     bd_gguf_close(again);
     return ok;

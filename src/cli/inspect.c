@@ -7,6 +7,7 @@
 #include "base/progress.h"
 #include "cli/command.h"
 #include "cli/options.h"
+#include "format/gguf.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 #include "train/contract.h"
@@ -34,6 +35,59 @@ static bool print_tensors(const char *path, bool all, bd_error *err)
            (double)bytes / 1e6);
     bd_safetensors_close(file);
     return true;
+}
+
+/* One key of a GGUF file: a number, a text's beginning, an array's size or few numbers. */
+static void print_key(const bd_gguf *file, int64_t index)
+{
+    bd_error ignored = {0};
+    bd_gguf_value_type type, element;
+    int64_t count, number;
+    double real;
+    bool yes = false;
+    const char *key = bd_gguf_key(file, index, &type, &element, &count);
+    printf("%-44s ", key);
+    if (type == BD_GGUF_TEXT_VALUE)
+        printf("%.60s\n", bd_gguf_text(file, key));
+    else if (type == BD_GGUF_BOOL_VALUE)
+        printf("%s\n", bd_gguf_bool_if(file, key, &yes, &ignored) && yes ? "true" : "false");
+    else if (bd_gguf_number(file, key, &real, &ignored))
+        printf("%.9g\n", real);
+    else if (bd_gguf_int(file, key, INT64_MIN, INT64_MAX, &number, &ignored))
+        printf("%lld\n", (long long)number);
+    else if (bd_gguf_ints(file, key) >= 0 && count <= 16) {
+        for (int64_t i = 0; i < count; i++)
+            printf("%s%lld", i ? " " : "", (long long)bd_gguf_int_at(file, key, i));
+        putchar('\n');
+    } else {
+        printf("%lld elements\n", (long long)count);
+    }
+}
+
+static bool print_gguf(const char *path, bd_error *err)
+{
+    bd_gguf *file = bd_gguf_open(path, err);
+    if (!file)
+        return false;
+    for (int64_t i = 0; i < bd_gguf_key_count(file); i++)
+        print_key(file, i);
+    for (int64_t i = 0; i < bd_gguf_count(file); i++) {
+        const bd_gguf_tensor *t = bd_gguf_at(file, i);
+        printf("%-60s %-5s [", t->name, bd_gguf_type_name(t->type));
+        for (int d = 0; d < t->rank; d++)
+            printf("%s%lld", d ? ", " : "", (long long)t->shape[d]);
+        printf("]\n");
+    }
+    printf("%lld tensors, %lld keys\n", (long long)bd_gguf_count(file),
+           (long long)bd_gguf_key_count(file));
+    bd_gguf_close(file);
+    return true;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t size = strlen(text), tail = strlen(end);
+    return size >= tail && !strcmp(text + size - tail, end);
 }
 
 static bool print_json(const char *folder, const char *name, bd_error *err)
@@ -80,7 +134,7 @@ static bool inspect_cache(const char *path, bd_error *err)
 static bool inspect(const char *path, bool tensors, bd_error *err)
 {
     if (!bd_folder_exists(path))
-        return print_tensors(path, true, err);
+        return ends_with(path, ".gguf") ? print_gguf(path, err) : print_tensors(path, true, err);
     if (is_there(path, "run.json"))
         return print_json(path, "run.json", err);
     if (is_there(path, "cache.json"))
@@ -136,9 +190,10 @@ int bd_command_inspect(int argc, char **argv)
     const bd_options options = {
         .command = "inspect",
         .usage = "PATH [SECOND]",
-        .summary = "What is in a model or draft folder, a run, a checkpoint, a cache "
-                   "of hidden states, or a .safetensors file; of two runs or checkpoints, where "
-                   "their contracts differ.",
+        .summary =
+            "What is in a model or draft folder, a run, a checkpoint, a cache "
+            "of hidden states, or a .safetensors or .gguf file; of two runs or checkpoints, where "
+            "their contracts differ.",
         .list = list,
         .count = 1,
         .arguments = &words};

@@ -246,6 +246,17 @@ static const bd_tensor *find_plain(const bd_safetensors *file, const char *name)
     return bd_safetensors_find(file, prefixed);
 }
 
+/* Spellings of the backbone and of heads met in older files, as in bd_draft_variant.aliases. */
+static const char *const old_names[] = {"encoder.fc.",
+                                        "fc.",
+                                        "encoder.output_norm_enc.",
+                                        "hidden_norm.",
+                                        "logit_head.markov_w1.",
+                                        "markov_w1.",
+                                        "logit_head.markov_w2.",
+                                        "markov_w2.",
+                                        NULL};
+
 /* The other spelling of a name by one pair of aliases: `from` at its beginning becomes `to`. False:
  * it does not begin so. */
 static bool respell(const char *name, const char *from, const char *to, char out[2 * MOST_NAME])
@@ -258,11 +269,12 @@ static bool respell(const char *name, const char *from, const char *to, char out
 static const bd_tensor *find_tensor(const bd_draft *draft, const char *name)
 {
     const bd_tensor *tensor = find_plain(draft->file, name);
-    const char *const *alias = draft->config.variant->aliases;
+    const char *const *lists[] = {draft->config.variant->aliases, old_names};
     char other[2 * MOST_NAME];
-    for (; !tensor && alias && *alias; alias += 2)
-        if (respell(name, alias[1], alias[0], other))
-            tensor = find_plain(draft->file, other);
+    for (int l = 0; l < 2; l++)
+        for (const char *const *alias = lists[l]; !tensor && alias && *alias; alias += 2)
+            if (respell(name, alias[1], alias[0], other))
+                tensor = find_plain(draft->file, other);
     return tensor;
 }
 
@@ -272,11 +284,12 @@ static bool is_listed(const bd_draft *draft, const bd_draft_builder *list, const
     for (int64_t j = 0; j < list->count; j++) {
         if (!strcmp(list->entries[j].name, name))
             return true;
-        const char *const *alias = draft->config.variant->aliases;
+        const char *const *lists[] = {draft->config.variant->aliases, old_names};
         char own[2 * MOST_NAME];
-        for (; alias && *alias; alias += 2)
-            if (respell(name, alias[0], alias[1], own) && !strcmp(list->entries[j].name, own))
-                return true;
+        for (int l = 0; l < 2; l++)
+            for (const char *const *alias = lists[l]; alias && *alias; alias += 2)
+                if (respell(name, alias[0], alias[1], own) && !strcmp(list->entries[j].name, own))
+                    return true;
     }
     return false;
 }

@@ -220,6 +220,12 @@ bool bd_gguf_commit(bd_gguf_out *out, const char *path, bd_error *err)
 
 // --- Q8_0 ----------------------------------------------------------------------------------------
 
+/* Halves away from zero; what is no number becomes 0. */
+static uint8_t round_to_int8(float value)
+{
+    return (uint8_t)(int8_t)(value >= -127.5f && value <= 127.5f ? roundf(value) : 0);
+}
+
 void bd_q8_from_f32(const float *source, void *target, int64_t count)
 {
     uint8_t *out = target;
@@ -231,7 +237,7 @@ void bd_q8_from_f32(const float *source, void *target, int64_t count)
         float scale = most / 127, inverse = scale != 0 ? 1 / scale : 0;
         bd_from_f32(BD_F16, &scale, out, 1);
         for (int j = 0; j < BD_Q8_GROUP; j++)
-            out[2 + j] = (uint8_t)(int8_t)roundf(source[i + j] * inverse);
+            out[2 + j] = round_to_int8(source[i + j] * inverse);
     }
 }
 

@@ -93,6 +93,11 @@ static bool can_say(const bd_model_config *c, bd_error *err)
                            (long long)i, family);
     if (!bd_gguf_check_rope(&c->rope, err))
         return false;
+    if (c->family == BD_FAMILY_QWEN2 && c->query_heads * c->head_size != c->hidden)
+        return bd_fail(err,
+                       "%lld heads of %lld are not hidden_size %lld: programs that read GGUF take "
+                       "that for granted in qwen2 models",
+                       (long long)c->query_heads, (long long)c->head_size, (long long)c->hidden);
     if (c->output_bias || (c->qkv_bias && c->family != BD_FAMILY_QWEN2))
         return bd_fail(err, "attention biases: GGUF files of %s models have none", family);
     return true;

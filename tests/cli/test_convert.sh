@@ -7,7 +7,7 @@ while [ $i -lt 200 ]; do
     i=$((i + 1))
 done >"$work/text.txt"
 t=$work/tokenizer
-sizes="--hidden-size 64 --num-hidden-layers 2 --num-attention-heads 4 --num-key-value-heads 2 --head-dim 32 --intermediate-size 96"
+sizes="--hidden-size 64 --num-hidden-layers 2 --num-attention-heads 4 --num-key-value-heads 2 --head-dim 16 --intermediate-size 96"
 quiet() { "$@" >"$work/out" 2>"$work/err" || { cat "$work/err"; return 1; }; }
 
 check "tokenizer" quiet "$BDLM" tokenizer train "$work/text.txt" --out "$t" --vocab-size 400
@@ -35,4 +35,7 @@ check "not over another" refuses 1 "exists already" "$BDLM" convert "$work/llama
 head -c 3000 "$work/llama-F32.gguf" >"$work/cut.gguf"
 check "a cut file" refuses 1 "$work/cut.gguf" "$BDLM" convert "$work/cut.gguf" --out "$work/cut"
 check "nothing is left" test ! -e "$work/cut" -a ! -e "$work/cut.tmp"
+check "qwen2 heads that do not fill the width" quiet "$BDLM" init --out "$work/odd" --tokenizer "$t" ${sizes%--head-dim*} --head-dim 32 \
+    --intermediate-size 96 --family qwen2
+check "are refused" refuses 1 "4 heads of 32 are not hidden_size 64" "$BDLM" convert "$work/odd" --out "$work/odd.gguf"
 finish

@@ -70,6 +70,40 @@ round plain ik
 round dspark mainline
 round dspark ik
 round dflash2 mainline
+# What each flavour's program looks for, by name and number; a round trip alone would not notice a common fault.
+ids=$(tr -d ' \n' <"$work/plain-plain/config.json" | sed 's/.*"target_layer_ids":\[\([0-9,]*\)\].*/\1/')
+first=${ids%,*} second=${ids#*,}
+keys() { "$BDLM" inspect "$work/$1.gguf" | sed 's/  */ /g' >"$work/keys"; }
+has() { check "$1: $2" grep -q "^$2" "$work/keys"; }
+keys plain-mainline
+has mainline "general.architecture dflash$"
+has mainline "dflash.target_layers $((first + 1)) $((second + 1))$"
+has mainline "dflash.block_size 4$"
+has mainline "tokenizer.ggml.mask_token_id [0-9]"
+has mainline "fc.weight F32 \[64, 128\]"
+has mainline "enc.output_norm.weight F32 \[64\]"
+has mainline "blk.1.ffn_norm.weight F32 \[64\]"
+check "mainline: eleven tensors a layer and three" grep -q "^25 tensors" "$work/keys"
+keys plain-ik
+has ik "general.architecture dflash-draft$"
+has ik "dflash-draft.dflash.target_layer_ids $first $second$"
+has ik "dflash-draft.dflash.n_target_features 128$"
+has ik "dflash-draft.dflash.mask_token_id [0-9]"
+has ik "dflash_fc.weight F32 \[64, 128\]"
+has ik "dflash_hidden_norm.weight F32 \[64\]"
+has ik "blk.1.post_attention_norm.weight F32 \[64\]"
+check "ik: no mask among the tokenizer's keys" sh -c "! grep -q mask_token_id.*tokenizer '$work/keys' && ! grep -q '^tokenizer.ggml.mask' '$work/keys'"
+keys dspark-mainline
+has dspark "dflash.sample_from_anchor true$"
+has dspark "dflash.has_confidence_head true$"
+has dspark "conf_proj.weight F32 \[1, 96\]"
+keys dflash2-mainline
+has dflash2 "dflash.selector_top_k 4$"
+has dflash2 "blk.0.attn_conv_base F32 \[2, 2, 64\]"
+has dflash2 "selector_hidden.weight F32 \[32, 64\]"
+keys plain-mainline-q8
+has Q8_0 "blk.0.attn_q.weight Q8_0"
+has Q8_0 "blk.0.attn_q_norm.weight F32"
 refuse() { check "$1: $3" refuses 1 "$3" export_draft "$t" "$work/$1-plain" --to gguf --flavor $2 --out "$work/no.gguf"; }
 refuse dflash2 ik "the ik flavour has no dflash2 head"
 refuse domino mainline "the mainline flavour has no domino head"
