@@ -68,12 +68,6 @@ static bool check_recipe(const bd_recipe *recipe, bd_error *err)
     if (bd_recipe_number(recipe, "objective.z_loss_multiplier") > 0)
         return bd_fail(err,
                        "objective.z_loss_multiplier: not part of the distillation loss, 0 wanted");
-    if (bd_recipe_int(recipe, "distill.opd_teacher_topk") > 0)
-        return bd_fail(
-            err,
-            "distill.opd_teacher_topk: %lld, 0 wanted: teacher rows are made from hidden states a "
-            "chunk at a time, whole rows cost no memory",
-            (long long)bd_recipe_int(recipe, "distill.opd_teacher_topk"));
     if (bd_recipe_int(recipe, "train.eval_every") > 0)
         return bd_fail(
             err, "train.eval_every: %lld, 0 wanted: distillation does not evaluate while it runs",
@@ -165,6 +159,7 @@ static bool set_losses(distillation *d, const bd_recipe *recipe, bd_error *err)
     o->temperature = bd_recipe_number(recipe, "distill.temperature");
     o->soft = bd_recipe_number(recipe, "distill.alpha");
     o->hard = 1 - o->soft;
+    o->top_k = bd_recipe_int(recipe, "distill.opd_teacher_topk");
     bd_rollout_options *r = &d->distiller.rollout;
     *r = bd_rollout_default(d->objective.canvas);
     r->commit.threshold = (float)bd_recipe_number(recipe, "rollout.threshold");

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "diffusion/corruption.h"
 #include "diffusion/objective.h"
+#include "train/replay.h"
 #include "train/row_order.h"
 
 typedef struct {
@@ -128,6 +129,7 @@ static void add_objective(bd_contract *c, const bd_distill_task_options *o, cons
     bd_contract_number(c, "hard_loss_weight", d->objective.hard);
     bd_contract_text(c, "opd_loss", bd_divergence_name(d->objective.divergence));
     bd_contract_number(c, "opd_beta", d->objective.beta);
+    bd_contract_int(c, "opd_teacher_topk", d->objective.top_k);
 }
 
 static void add_rollout(bd_contract *c, const bd_distiller *d)
@@ -276,11 +278,15 @@ static bool prepare_data(distill_task *t, bd_error *err)
     const bd_distill_task_options *o = &t->options;
     if (!(t->plan = bd_row_plan_create(o->documents, &o->rows, err)))
         return false;
-    int64_t rows = bd_row_plan_rows(t->plan), wanted = o->steps * o->micro_batches * o->batch_rows;
-    if (o->epochs > 0 && wanted > o->epochs * rows)
-        return bd_fail_as(err, BD_ERROR_EXHAUSTED,
-                          "data: %lld of the %lld rows that the steps take, in %lld epochs",
-                          (long long)(o->epochs * rows), (long long)wanted, (long long)o->epochs);
+    // Too little data is told before the first step, not when it ends (H-11).
+    int64_t rows = bd_row_plan_rows(t->plan);
+    const bd_replay all = {.most_updates = o->steps,
+                           .accumulation = o->micro_batches,
+                           .skipped = -1,
+                           .remaining = o->epochs > 0 ? o->epochs * rows / o->batch_rows : -1};
+    bd_replay_span span;
+    if (!bd_replay_plan(&all, &span, err))
+        return false;
     return (t->order = bd_row_order_create(rows, o->seed, err)) != NULL;
 }
 

@@ -44,6 +44,14 @@ bool bd_distill_objective_check(const bd_distill_objective *o, bd_error *err)
     if (o->divergence == BD_DIVERGENCE_JENSEN_SHANNON && !(o->beta > 0 && o->beta < 1))
         return bd_fail(
             err, "distill: beta %g of the Jensen-Shannon mixture, between 0 and 1 wanted", o->beta);
+    if (o->top_k < 0 || o->top_k > BD_MOST_TOP_K)
+        return bd_fail(err, "distill.opd_teacher_topk: %lld, 0 (all) to %d wanted",
+                       (long long)o->top_k, BD_MOST_TOP_K);
+    if (o->top_k > 0 && o->divergence != BD_DIVERGENCE_FORWARD_KL)
+        return bd_fail(err,
+                       "distill.opd_teacher_topk: %lld with opd_loss %s, forward_kl wanted: others "
+                       "need the student's mass on every token",
+                       (long long)o->top_k, names[o->divergence]);
     return true;
 }
 
@@ -77,15 +85,20 @@ static bd_vocabulary_loss row_loss(const bd_distill_objective *o, int64_t rows, 
         result->soft = bd_arena_zeros(arena, rows);
     if (!result->hard)
         result->hard = bd_arena_zeros(arena, rows);
+    bd_divergence_kind divergence = o->soft > 0 ? o->divergence : BD_DIVERGENCE_NONE;
+    // With all tokens kept there is no bucket.
+    if (divergence == BD_DIVERGENCE_FORWARD_KL && o->top_k > 0 && o->top_k < vocabulary)
+        divergence = BD_DIVERGENCE_TAIL_BUCKET;
     return (bd_vocabulary_loss){.rows = rows,
                                 .vocabulary = vocabulary,
                                 .scale = weights,
                                 .targets = targets,
                                 .hard = (float)o->hard,
-                                .divergence = o->soft > 0 ? o->divergence : BD_DIVERGENCE_NONE,
+                                .divergence = divergence,
                                 .divergence_weight = (float)o->soft,
                                 .temperature = (float)o->temperature,
                                 .beta = (float)o->beta,
+                                .top_k = o->top_k,
                                 .hard_loss = result->hard,
                                 .divergence_loss = result->soft};
 }

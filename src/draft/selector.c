@@ -17,26 +17,13 @@ typedef struct {
     bd_candidates *out;
 } top_job;
 
-// Insertion into a short falling list: with ids visited in order, a later equal value stays behind.
 static void top_row(void *context, int64_t index)
 {
     const top_job *job = context;
-    int64_t row = job->first + index, most = job->out->count, found = 0;
+    int64_t row = job->first + index, most = job->out->count;
     const float *z = job->logits + index * job->vocabulary;
-    int32_t *token = job->out->token + row * most;
-    float *best = job->out->logit + row * most;
-    for (int64_t v = 0; v < job->vocabulary; v++) {
-        // A NaN never enters while the list is full of numbers.
-        if (found == most && !(z[v] > best[most - 1]))
-            continue;
-        int64_t at = found < most ? found++ : most - 1;
-        for (; at > 0 && !(z[v] <= best[at - 1]); at--) {
-            best[at] = best[at - 1];
-            token[at] = token[at - 1];
-        }
-        best[at] = z[v];
-        token[at] = (int32_t)v;
-    }
+    bd_largest(z, job->vocabulary, most, job->out->token + row * most,
+               job->out->logit + row * most);
     job->out->log_normalizer[row] = bd_log_sum_exp(z, job->vocabulary);
 }
 

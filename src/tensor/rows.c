@@ -310,6 +310,25 @@ int64_t bd_argmax(const float *x, int64_t count)
     return index < 0 ? 0 : index; // nothing but NaN
 }
 
+// Insertion into a short falling list: with indices visited in order, a later equal value stays
+// behind.
+void bd_largest(const float *x, int64_t count, int64_t most, int32_t *index, float *value)
+{
+    assert(most >= 1 && most <= count);
+    int64_t found = 0;
+    for (int64_t v = 0; v < count; v++) {
+        if (found == most && !(x[v] > value[most - 1]))
+            continue;
+        int64_t at = found < most ? found++ : most - 1;
+        for (; at > 0 && !(x[v] <= value[at - 1]); at--) {
+            value[at] = value[at - 1];
+            index[at] = index[at - 1];
+        }
+        value[at] = x[v];
+        index[at] = (int32_t)v;
+    }
+}
+
 float bd_log_sum_exp(const float *x, int64_t count)
 {
     const bd_row_kernels *kernels = bd_row_kernels_now();

@@ -50,6 +50,10 @@ void bd_sum_rows(const float *x, int64_t rows, int64_t width, float *out);
 /* Index of the largest value; the lowest index wins ties; a NaN never wins (decision 12). */
 int64_t bd_argmax(const float *x, int64_t count);
 
+/* The `most` largest values, falling, equal ones by index, and where they stand; most <= count. A NaN
+ * enters only while there are too few numbers (decision 12). */
+void bd_largest(const float *x, int64_t count, int64_t most, int32_t *index, float *value);
+
 /* log(sum(exp(x))) and softmax with the maximum taken out first. */
 float bd_log_sum_exp(const float *x, int64_t count);
 void bd_softmax(const float *x, int64_t count, float *y);

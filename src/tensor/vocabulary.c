@@ -62,12 +62,20 @@ static void diverge(const logits_job *job, int64_t i, int64_t r)
     const bd_vocabulary_loss *loss = job->loss;
     const int64_t V = loss->vocabulary;
     assert(job->teacher && loss->temperature > 0 && job->d_logits != job->logits);
+    int32_t kept[BD_MOST_TOP_K];
+    float largest[BD_MOST_TOP_K];
+    if (loss->divergence == BD_DIVERGENCE_TAIL_BUCKET) {
+        assert(loss->top_k >= 1 && loss->top_k <= BD_MOST_TOP_K);
+        bd_largest(job->teacher[i], V, loss->top_k, kept, largest);
+    }
     bd_divergence_row row = {.logits = job->logits + i * V,
                              .teacher = job->teacher[i],
                              .vocabulary = V,
                              .kind = loss->divergence,
                              .temperature = loss->temperature,
                              .beta = loss->beta,
+                             .kept = kept,
+                             .top_k = loss->top_k,
                              .scale = loss->scale[r] * loss->divergence_weight,
                              .d_logits = job->d_logits ? job->d_logits + i * V : NULL};
     divergence_kernels[bd_isa()](&row);

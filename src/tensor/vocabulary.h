@@ -25,7 +25,7 @@ typedef struct {
     bd_dtype compute;              /* of the weight gradient */
 } bd_vocabulary_term;
 
-enum { BD_VOCABULARY_TERMS = 2 };
+enum { BD_VOCABULARY_TERMS = 2, BD_MOST_TOP_K = 1024 };
 
 /* How far the student's distribution is from the teacher's, both softened by a temperature T. */
 typedef enum {
@@ -33,6 +33,8 @@ typedef enum {
     BD_DIVERGENCE_FORWARD_KL,      /* T^2 KL(teacher, student) (block-diffusion G-25) */
     BD_DIVERGENCE_REVERSE_KL,      /* T^2 KL(student, teacher) (decision 18) */
     BD_DIVERGENCE_JENSEN_SHANNON,  /* T^2 (beta KL(teacher, m) + (1 - beta) KL(student, m)) (G-30) */
+    BD_DIVERGENCE_TAIL_BUCKET,     /* T^2 KL(teacher, student) over the teacher's top_k tokens and one
+                                    * bucket for all others (G-37): a lower bound of the full one */
     BD_DIVERGENCE_TOTAL_VARIATION, /* sum |student - teacher|, not halved (draft-family 5.4) */
 } bd_divergence_kind;
 
@@ -57,6 +59,7 @@ typedef struct {
     float divergence_weight;       /* in the row loss */
     float temperature;             /* > 0 */
     float beta;                    /* Jensen-Shannon only: weight of the teacher in the mixture */
+    int64_t top_k;                 /* tail bucket only: 1 .. BD_MOST_TOP_K, at most the vocabulary */
     /* Out, each [rows] or NULL. */
     float *hard_loss;              /* cross entropy of the target */
     float *soft_loss;              /* soft cross entropy */

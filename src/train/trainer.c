@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "train/checkpoint.h"
+#include "train/replay.h"
 #include "train/run_folder.h"
 #include "train/update.h"
 
@@ -329,14 +330,14 @@ static bool link_resumed(trainer *t, bd_error *err)
 
 static bool check_resumed(const trainer *t, bd_error *err)
 {
-    const bd_run_state *s = &t->state;
-    if (s->step > t->options.steps || s->micro_batches / t->options.micro_batches != s->step)
-        return bd_fail(
-            err,
-            "cannot resume: step %lld after %lld micro-batches, %lld each and %lld steps in all",
-            (long long)s->step, (long long)s->micro_batches, (long long)t->options.micro_batches,
-            (long long)t->options.steps);
-    return true;
+    const bd_replay replay = {.micro_batches = t->state.micro_batches,
+                              .updates = t->state.step,
+                              .most_updates = t->options.steps,
+                              .accumulation = t->options.micro_batches,
+                              .skipped = -1, // the tasks know how much data they have
+                              .remaining = -1};
+    bd_replay_span span;
+    return bd_replay_plan(&replay, &span, err) || bd_error_wrap(err, "cannot resume");
 }
 
 static bool prepare(trainer *t, bd_error *err)

@@ -134,6 +134,66 @@ static void test_resume(void **state)
     }
 }
 
+// T-48: whichever single field of the contract differs, resuming is refused with its name.
+static void test_every_field_is_compared(void **state)
+{
+    (void)state;
+    static const char *const wanted[] = {"block_size",
+                                         "mask_id",
+                                         "logit_alignment",
+                                         "canvas_policy",
+                                         "min_noise",
+                                         "stop_token_ids",
+                                         "distill_temperature",
+                                         "soft_loss_weight",
+                                         "hard_loss_weight",
+                                         "rollout_temperature",
+                                         "rollout_confidence_threshold",
+                                         "rollout_max_denoise_steps",
+                                         "opd_loss",
+                                         "opd_teacher_topk",
+                                         "teacher_checkpoint",
+                                         "data_sha256",
+                                         "learning_rate",
+                                         "steps",
+                                         "micro_batches",
+                                         "tokenizer",
+                                         "vocab_size"};
+    bd_error err = {0};
+    bd_distill_task_options o = options_for(true);
+    o.teacher_hash = "0123";
+    o.tokenizer_hash = "4567";
+    bd_trainer_options trainer = trainer_for(6, NULL);
+    bd_task task;
+    check_ok(bd_distill_task_create(&o, &task, &err), err);
+    bd_contract *contract = bd_trainer_contract(&task, &trainer, &err);
+    assert_non_null(contract);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        if (!bd_contract_find(contract, wanted[i]))
+            fail_msg("no field %s in the contract", wanted[i]);
+    json_t *fields = bd_contract_to_json(contract), *value;
+    const char *name;
+    int64_t compared = 0;
+    json_object_foreach(fields, name, value)
+    {
+        json_t *changed = json_deep_copy(fields);
+        json_object_set_new(changed, name, json_string("another"));
+        bd_contract *saved = bd_contract_from_json(changed, "saved", &err);
+        assert_non_null(saved);
+        err = (bd_error){0};
+        check_refused(bd_contract_compare(saved, contract, "saved", &err), err, name);
+        assert_int_equal(err.kind, BD_ERROR_STATE);
+        bd_contract_free(saved);
+        json_decref(changed);
+        compared++;
+    }
+    assert_int_equal(compared, bd_contract_count(contract));
+    json_decref(fields);
+    bd_contract_free(contract);
+    bd_distill_task_free(&task);
+    close_options(&o);
+}
+
 static void refused(bd_distill_task_options *o, const char *part)
 {
     bd_error err = {0};
@@ -150,7 +210,7 @@ static void test_refusals(void **state)
     o = good;
     o.epochs = 1;
     o.steps = 2; // 16 rows of 12
-    refused(&o, "12 of the 16 rows");
+    refused(&o, "3 of 4 micro-batches");
     o = good;
     o.rows.length = 2;
     refused(&o, "no completion");
@@ -171,6 +231,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_learns),
         cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_every_field_is_compared),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -113,6 +113,45 @@ static void jensen_shannon(bd_divergence_row *row, softened s, softened t)
     row->value = temperature * temperature * value;
 }
 
+// Total of exp((x_v - shift) / T) over all tokens and over those kept; in double, because the tail
+// is their difference.
+static void mass(const float *x, softened s, const bd_divergence_row *row, double *all, double *kept)
+{
+    *all = *kept = 0;
+    for (int64_t v = 0; v < row->vocabulary; v++)
+        *all += exp((double)x[v] * (double)s.cool - (double)s.shift);
+    for (int64_t j = 0; j < row->top_k; j++)
+        *kept += exp((double)x[row->kept[j]] * (double)s.cool - (double)s.shift);
+}
+
+// T^2 (sum over kept p_t log(p_t / p_s) + q_t log(q_t / q_s)), q what is not kept. The gradient is that
+// of the full divergence from a teacher that spreads q_t over the tail as the student does.
+static void tail_bucket(bd_divergence_row *row, softened s, softened t)
+{
+    const double temperature = (double)row->temperature, factor = (double)row->scale * temperature;
+    double s_all, s_kept, t_all, t_kept, value = 0;
+    mass(row->logits, s, row, &s_all, &s_kept);
+    mass(row->teacher, t, row, &t_all, &t_kept);
+    const bool tail = row->top_k < row->vocabulary && t_all > t_kept && s_all > s_kept;
+    const double q_s = tail ? (s_all - s_kept) / s_all : 0, q_t = tail ? (t_all - t_kept) / t_all : 0;
+    const double spread = tail ? q_t / q_s : 0;
+    for (int64_t v = 0; row->d_logits && v < row->vocabulary; v++) {
+        double own = exp((double)row->logits[v] * (double)s.cool - (double)s.shift) / s_all;
+        row->d_logits[v] += (float)(factor * own * (1 - spread));
+    }
+    for (int64_t j = 0; j < row->top_k; j++) {
+        const int32_t v = row->kept[j];
+        double a = (double)row->teacher[v] * (double)t.cool - (double)t.shift - log(t_all);
+        double b = (double)row->logits[v] * (double)s.cool - (double)s.shift - log(s_all);
+        double other = exp(a);
+        value += other > 0 ? other * (a - b) : 0;
+        if (row->d_logits)
+            row->d_logits[v] += (float)(factor * (exp(b) * spread - other));
+    }
+    value += tail ? q_t * log(q_t / q_s) : 0;
+    row->value = temperature * temperature * value;
+}
+
 // sum_v |p_s - p_t|, in 0..2; gradient p_s (sign - sum p_s sign), sign 0 where they are equal.
 static void total_variation(bd_divergence_row *row, softened s, softened t)
 {
@@ -166,6 +205,9 @@ void BD_ISA_NAME(bd_divergence_row)(bd_divergence_row *row)
         break;
     case BD_DIVERGENCE_JENSEN_SHANNON:
         jensen_shannon(row, s, t);
+        break;
+    case BD_DIVERGENCE_TAIL_BUCKET:
+        tail_bucket(row, s, t);
         break;
     case BD_DIVERGENCE_TOTAL_VARIATION:
         total_variation(row, s, t);

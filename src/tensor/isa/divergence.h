@@ -10,6 +10,8 @@ typedef struct {
     int64_t vocabulary;
     bd_divergence_kind kind;
     float temperature, beta;
+    const int32_t *kept; /* [top_k] tokens of the teacher that are not in the tail bucket */
+    int64_t top_k;
     float scale;     /* of the gradient */
     float *d_logits; /* scale * d(divergence) is added; NULL: no gradient. Not logits. */
     double value;    /* out */
