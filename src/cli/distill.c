@@ -18,7 +18,7 @@ typedef struct {
     bd_tokenizer *tokenizer;
     bd_objective_choice objective;
     bd_conversation_data data;
-    bd_token_documents documents;
+    bd_token_documents documents, evaluation;
     bd_distiller distiller;
     int32_t stop[MOST_STOPS];
     bd_task task;
@@ -47,6 +47,38 @@ static bool set_defaults(bd_recipe *recipe, bd_error *err)
            preset(recipe, "data.packing", "false", err);
 }
 
+/* The student's own answers are another data set at every step: nothing changes while they are
+ * learnt, and nothing is looked at besides (I-27). */
+static bool check_source(const bd_recipe *recipe, bd_error *err)
+{
+    static const char *const schedules[][2] = {
+        {"distill.alpha_schedule", "distill.alpha_end"},
+        {"distill.temperature_schedule", "distill.temperature_end"}};
+    bool own = bd_recipe_is(recipe, "distill.data_source", "student_rollout");
+    for (int i = 0; i < 2; i++) {
+        const char *kind = bd_recipe_word(recipe, schedules[i][0]);
+        bool constant = !strcmp(kind, "constant"), end = bd_recipe_has(recipe, schedules[i][1]);
+        if (own && (!constant || end))
+            return bd_fail(err,
+                           "%s: not with distill.data_source student_rollout, whose loss does not "
+                           "change during a run",
+                           schedules[i][constant ? 1 : 0]);
+        if (constant == end)
+            return bd_fail(err, "%s: %s, which goes %s %s", schedules[i][0], kind,
+                           constant ? "without" : "only with", schedules[i][1]);
+    }
+    if (own && bd_recipe_int(recipe, "train.eval_every") > 0)
+        return bd_fail(err,
+                       "train.eval_every: %lld, 0 wanted with distill.data_source student_rollout; "
+                       "bdlm eval measures a checkpoint",
+                       (long long)bd_recipe_int(recipe, "train.eval_every"));
+    if (own && bd_recipe_has(recipe, "data.eval_files"))
+        return bd_fail(err,
+                       "data.eval_files: not with distill.data_source student_rollout; bdlm eval "
+                       "measures a checkpoint");
+    return true;
+}
+
 static bool check_recipe(const bd_recipe *recipe, bd_error *err)
 {
     if (!bd_recipe_is(recipe, "objective.kind", "block_diffusion"))
@@ -68,12 +100,8 @@ static bool check_recipe(const bd_recipe *recipe, bd_error *err)
     if (bd_recipe_number(recipe, "objective.z_loss_multiplier") > 0)
         return bd_fail(err,
                        "objective.z_loss_multiplier: not part of the distillation loss, 0 wanted");
-    if (bd_recipe_int(recipe, "train.eval_every") > 0)
-        return bd_fail(
-            err, "train.eval_every: %lld, 0 wanted: distillation does not evaluate while it runs",
-            (long long)bd_recipe_int(recipe, "train.eval_every"));
-    if (bd_recipe_has(recipe, "data.eval_files"))
-        return bd_fail(err, "data.eval_files: distillation does not evaluate while it runs");
+    if (!check_source(recipe, err))
+        return false;
     if (bd_recipe_has(recipe, "data.train_files") && !bd_recipe_has_conversations(recipe))
         return bd_fail(err, "data.train_files: text, conversations (.jsonl) wanted to distill");
     return bd_recipe_require(recipe, "distill.teacher", "to distill", err);
@@ -172,6 +200,17 @@ static bool set_losses(distillation *d, const bd_recipe *recipe, bd_error *err)
     return bd_divergence_from_name(bd_recipe_word(recipe, "distill.opd_loss"), &o->divergence, err);
 }
 
+static bool read_path(const bd_recipe *recipe, const char *what, bd_distill_path *path,
+                      bd_error *err)
+{
+    char schedule[64], end[64];
+    snprintf(schedule, sizeof schedule, "distill.%s_schedule", what);
+    snprintf(end, sizeof end, "distill.%s_end", what);
+    if (bd_recipe_has(recipe, end))
+        path->end = bd_recipe_number(recipe, end);
+    return bd_schedule_from_name(bd_recipe_word(recipe, schedule), &path->kind, err);
+}
+
 static bool make_task(distillation *d, const bd_recipe *recipe, const char *companions,
                       bd_error *err)
 {
@@ -182,6 +221,12 @@ static bool make_task(distillation *d, const bd_recipe *recipe, const char *comp
         return false;
     bd_distill_task_options options = bd_distill_task_default(&d->distiller, &d->documents);
     options.on_policy = bd_recipe_is(recipe, "distill.data_source", "student_rollout");
+    if (!read_path(recipe, "alpha", &options.soft, err) ||
+        !read_path(recipe, "temperature", &options.temperature, err))
+        return false;
+    d->evaluation = bd_conversation_documents(&d->data.evaluation);
+    if (d->evaluation.count > 0)
+        options.evaluation = &d->evaluation;
     options.rows = shared.rows;
     options.rows.cut = false;
     options.min_noise = shared.min_noise;

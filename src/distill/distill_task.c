@@ -10,12 +10,13 @@
 #include "diffusion/objective.h"
 #include "train/replay.h"
 #include "train/row_order.h"
+#include "train/token_loss.h"
 
 typedef struct {
     bd_distill_task_options options;
     bd_distiller distiller;
     bd_rollout_caches *caches;
-    bd_row_plan *plan;
+    bd_row_plan *plan, *evaluation; // evaluation NULL: none
     bd_row_order *order;
     bd_arena *arena;
     bd_diffusion_batch batch;
@@ -25,6 +26,48 @@ typedef struct {
 
 // --- batches
 // -----------------------------------------------------------------------------------------------
+
+/* Evaluation hides its tokens in an epoch that no training step has, so that it is the same every
+ * time. */
+#define EVALUATION_EPOCH UINT32_MAX
+
+static double at_step(const bd_distill_path *path, double start, int64_t step, int64_t steps)
+{
+    double x = steps > 1 ? (double)step / (double)(steps - 1) : 1;
+    double left = path->kind == BD_SCHEDULE_CONSTANT ? 1 : bd_schedule_left(path->kind, x);
+    return path->end + (start - path->end) * left;
+}
+
+static void set_objective(distill_task *t, int64_t step)
+{
+    const bd_distill_task_options *o = &t->options;
+    const bd_distill_objective *start = &o->distiller.objective;
+    bd_distill_objective *now = &t->distiller.objective;
+    if (o->soft.kind != BD_SCHEDULE_CONSTANT) {
+        now->soft = at_step(&o->soft, start->soft, step, o->steps);
+        now->hard = 1 - now->soft;
+    }
+    if (o->temperature.kind != BD_SCHEDULE_CONSTANT)
+        now->temperature = at_step(&o->temperature, start->temperature, step, o->steps);
+}
+
+/* The rows that are in the batch, with their keys: corruption and weights. */
+static bool corrupt(distill_task *t, bd_error *err)
+{
+    const bd_distill_task_options *o = &t->options;
+    bd_corruption_options corruption = bd_corruption_default();
+    corruption.min_noise = o->min_noise;
+    corruption.completion_only = true;
+    corruption.pad_id = o->rows.padding.pad_id;
+    bd_corruption_draws draws = {.keys = t->keys};
+    const bd_canvas *canvas = &t->distiller.rollout.canvas;
+    size_t mark = bd_arena_mark(t->arena);
+    bool ok = bd_corrupt_batch(&t->batch, canvas, &corruption, &draws, NULL, t->arena, err);
+    bd_arena_release(t->arena, mark);
+    if (ok)
+        bd_objective_weights(&t->batch, canvas, NULL, t->weights);
+    return ok;
+}
 
 static bool next(void *self, int64_t step, int64_t micro, bd_error *err)
 {
@@ -41,18 +84,8 @@ static bool next(void *self, int64_t step, int64_t micro, bd_error *err)
                                    (uint64_t)(micro * o->batch_rows + r));
         bd_row_plan_fill(t->plan, bd_row_order_at(t->order, first + r), &t->batch, r);
     }
-    bd_corruption_options corruption = bd_corruption_default();
-    corruption.min_noise = o->min_noise;
-    corruption.completion_only = true;
-    corruption.pad_id = o->rows.padding.pad_id;
-    bd_corruption_draws draws = {.keys = t->keys};
-    const bd_canvas *canvas = &t->distiller.rollout.canvas;
-    size_t mark = bd_arena_mark(t->arena);
-    bool ok = bd_corrupt_batch(&t->batch, canvas, &corruption, &draws, NULL, t->arena, err);
-    bd_arena_release(t->arena, mark);
-    if (ok)
-        bd_objective_weights(&t->batch, canvas, NULL, t->weights);
-    return ok;
+    set_objective(t, step);
+    return corrupt(t, err);
 }
 
 static void put(bd_loss *loss, const char *name, double sum, double weight)
@@ -109,6 +142,34 @@ static bool forward(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
     return true;
 }
 
+/* All held-out rows. A batch that is not full repeats its last row without weight. */
+static bool evaluate(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
+{
+    distill_task *t = self;
+    const bd_distill_task_options *o = &t->options;
+    int64_t rows = bd_row_plan_rows(t->evaluation);
+    for (int64_t first = 0; first < rows; first += o->batch_rows) {
+        for (int64_t r = 0; r < o->batch_rows; r++) {
+            int64_t row = first + r < rows ? first + r : rows - 1;
+            t->keys[r] = bd_random_key(o->seed, EVALUATION_EPOCH, 0, (uint64_t)row);
+            bd_row_plan_fill(t->evaluation, row, &t->batch, r);
+        }
+        if (!corrupt(t, err))
+            return false;
+        for (int64_t at = (rows - first) * o->rows.length; at < o->batch_rows * o->rows.length;
+             at++)
+            t->weights[at] = 0;
+        bd_loss part = {0};
+        size_t mark = bd_arena_mark(tape->arena);
+        bool ok = forward(t, tape, &part, err);
+        bd_arena_release(tape->arena, mark);
+        if (!ok)
+            return false;
+        bd_loss_add(loss, &part);
+    }
+    return true;
+}
+
 // --- what resume must match (H-02, H-05)
 // -------------------------------------------------------------------
 
@@ -130,6 +191,12 @@ static void add_objective(bd_contract *c, const bd_distill_task_options *o, cons
     bd_contract_text(c, "opd_loss", bd_divergence_name(d->objective.divergence));
     bd_contract_number(c, "opd_beta", d->objective.beta);
     bd_contract_int(c, "opd_teacher_topk", d->objective.top_k);
+    if (o->on_policy)
+        return;
+    bd_contract_text(c, "alpha_schedule", bd_schedule_name(o->soft.kind));
+    bd_contract_number(c, "alpha_end", o->soft.end);
+    bd_contract_text(c, "temperature_schedule", bd_schedule_name(o->temperature.kind));
+    bd_contract_number(c, "temperature_end", o->temperature.end);
 }
 
 static void add_rollout(bd_contract *c, const bd_distiller *d)
@@ -165,7 +232,7 @@ static bool identity(void *self, bd_contract *contract, bd_error *err)
 {
     const distill_task *t = self;
     const bd_distill_task_options *o = &t->options;
-    add_objective(contract, o, &t->distiller);
+    add_objective(contract, o, &o->distiller);
     if (o->on_policy)
         add_rollout(contract, &t->distiller);
     bd_contract_text(contract, "teacher_checkpoint",
@@ -228,25 +295,53 @@ static bool check_sizes(const bd_distill_task_options *o, bd_error *err)
     return true;
 }
 
+/* What changes during a run, and what is looked at besides, belongs to data that is given. */
+static bool check_paths(const bd_distill_task_options *o, bd_error *err)
+{
+    bool changes =
+        o->soft.kind != BD_SCHEDULE_CONSTANT || o->temperature.kind != BD_SCHEDULE_CONSTANT;
+    if (o->on_policy && changes)
+        return bd_fail(err, "distill.alpha_schedule, distill.temperature_schedule: constant wanted "
+                            "with distill.data_source student_rollout");
+    if (o->on_policy && o->evaluation)
+        return bd_fail(err,
+                       "data.eval_files: none wanted with distill.data_source student_rollout");
+    bd_distill_objective last = o->distiller.objective;
+    if (o->soft.kind != BD_SCHEDULE_CONSTANT) {
+        last.soft = o->soft.end;
+        last.hard = 1 - last.soft;
+    }
+    if (o->temperature.kind != BD_SCHEDULE_CONSTANT)
+        last.temperature = o->temperature.end;
+    return bd_distill_objective_check(&last, err);
+}
+
+static bool check_documents(const bd_distill_task_options *o, const bd_token_documents *documents,
+                            bd_error *err)
+{
+    int64_t vocabulary = o->distiller.student->config.vocabulary;
+    for (int64_t i = 0; i < documents->ends[documents->count - 1]; i++)
+        if (documents->tokens[i] < 0 || documents->tokens[i] >= vocabulary)
+            return bd_fail(err, "data: token %lld is %d, 0 to %lld wanted", (long long)i,
+                           documents->tokens[i], (long long)vocabulary - 1);
+    for (int64_t i = 0; i < documents->count; i++)
+        if (!check_document(documents, i, o->rows.length, err))
+            return false;
+    return true;
+}
+
 static bool check(const bd_distill_task_options *o, bd_error *err)
 {
     const bd_distiller *d = &o->distiller;
-    const bd_token_documents *documents = o->documents;
     bd_corruption_options corruption = bd_corruption_default();
     corruption.min_noise = o->min_noise;
     if (!bd_distiller_check(d, err) ||
         !bd_canvas_check_model(&d->rollout.canvas, &d->student->config, err) ||
         !bd_corruption_check(&d->rollout.canvas, &corruption, err) ||
-        !bd_model_output_check(&o->output, err) || !check_sizes(o, err))
+        !bd_model_output_check(&o->output, err) || !check_sizes(o, err) || !check_paths(o, err))
         return false;
-    for (int64_t i = 0; i < documents->ends[documents->count - 1]; i++)
-        if (documents->tokens[i] < 0 || documents->tokens[i] >= d->student->config.vocabulary)
-            return bd_fail(err, "data: token %lld is %d, 0 to %lld wanted", (long long)i,
-                           documents->tokens[i], (long long)d->student->config.vocabulary - 1);
-    for (int64_t i = 0; i < documents->count; i++)
-        if (!check_document(documents, i, o->rows.length, err))
-            return false;
-    return true;
+    return check_documents(o, o->documents, err) &&
+           (!o->evaluation || check_documents(o, o->evaluation, err));
 }
 
 bd_distill_task_options bd_distill_task_default(const bd_distiller *distiller,
@@ -268,6 +363,7 @@ static void destroy(distill_task *t)
     bd_rollout_caches_free(t->caches);
     bd_row_order_free(t->order);
     bd_row_plan_free(t->plan);
+    bd_row_plan_free(t->evaluation);
     if (t->arena)
         bd_arena_destroy(t->arena);
     free(t);
@@ -276,7 +372,8 @@ static void destroy(distill_task *t)
 static bool prepare_data(distill_task *t, bd_error *err)
 {
     const bd_distill_task_options *o = &t->options;
-    if (!(t->plan = bd_row_plan_create(o->documents, &o->rows, err)))
+    if (!(t->plan = bd_row_plan_create(o->documents, &o->rows, err)) ||
+        (o->evaluation && !(t->evaluation = bd_row_plan_create(o->evaluation, &o->rows, err))))
         return false;
     // Too little data is told before the first step, not when it ends (H-11).
     int64_t rows = bd_row_plan_rows(t->plan);
@@ -325,6 +422,7 @@ bool bd_distill_task_create(const bd_distill_task_options *options, bd_task *tas
                       .next = next,
                       .forward = forward,
                       .identity = identity,
+                      .evaluate = t->evaluation ? evaluate : NULL,
                       .save = save};
     return true;
 }

@@ -23,14 +23,24 @@
 #include "distill/prepare.h"
 #include "train/model_task.h"
 #include "train/row_plan.h"
+#include "train/schedule.h"
 #include "train/task.h"
+
+typedef struct {
+    bd_schedule_kind kind;
+    double end;
+} bd_distill_path;
 
 typedef struct {
     bd_distiller distiller; /* student with bd_model_train() done; models and stop tokens are not
                                owned; caches NULL: the task makes its own; version is the task's */
     bool on_policy;         /* distill.data_source: student_rollout, or else dataset */
-    const bd_token_documents *documents; /* each a prompt and one answer behind it; not owned */
-    bd_row_layout rows;                  /* without packing */
+    /* Dataset only: from the objective's soft weight (hard is 1 - soft) and temperature at the
+     * first step to these at the last. Constant: they stay. */
+    bd_distill_path soft, temperature;
+    const bd_token_documents *evaluation; /* dataset only: held out; NULL: none */
+    const bd_token_documents *documents;  /* each a prompt and one answer behind it; not owned */
+    bd_row_layout rows;                   /* without packing */
     double min_noise;
     int64_t batch_rows, micro_batches;
     int64_t steps;  /* with `epochs`: data that ends before them is refused at once */

@@ -137,7 +137,13 @@ const bd_recipe_option bd_recipe_table[] = {
     WORD("distill", "data_source", "dataset", "dataset|student_rollout", "whose completions are scored"),
     WORD("distill", "opd_loss", "forward_kl", "forward_kl|reverse_kl|jsd", "divergence between student and teacher"),
     NUMBER("distill", "alpha", "0.5", 0, 1, "weight of the teacher; 1 - alpha is the weight of the labels"),
+    WORD("distill", "alpha_schedule", "constant", "constant|linear|cosine",
+         "dataset: alpha from its value to alpha_end over the run"),
+    NUMBER("distill", "alpha_end", NULL, 0, 1, "dataset: alpha at the last step"),
     ABOVE("distill", "temperature", "1", 0, 1e6, "softens both distributions"),
+    WORD("distill", "temperature_schedule", "constant", "constant|linear|cosine",
+         "dataset: temperature from its value to temperature_end over the run"),
+    ABOVE("distill", "temperature_end", NULL, 0, 1e6, "dataset: temperature at the last step"),
     INT("distill", "opd_teacher_topk", "0", 0, MOST_SIZE, "teacher entries kept a row, 0: all"),
 
     // --- rollout
@@ -185,8 +191,6 @@ const bd_recipe_foreign bd_recipe_foreign_table[] = {
     {"draft", "fp32_master_weights", "true", "trained parameters are always fp32"},
     {"draft", "offline", "false", "it follows from the data"},
     {"distill", "beta", "0|0.0", "features are not distilled"},
-    {"distill", "alpha_schedule", "constant", "the weights of the losses do not change during a run"},
-    {"distill", "temperature_schedule", "constant", "the temperature does not change during a run"},
     {"train", "use_tunix_gradient_accumulation", "true|false", "accumulation is always weighted"},
     {"train", "fused_optimizer", "false", "the optimizer has one form"},
 };

@@ -33,6 +33,18 @@ bool bd_schedule_check(const bd_schedule *schedule, bd_error *err)
     return true;
 }
 
+double bd_schedule_left(bd_schedule_kind kind, double x)
+{
+    switch (kind) {
+    case BD_SCHEDULE_LINEAR:
+        return 1 - x;
+    case BD_SCHEDULE_COSINE:
+        return 0.5 * (1 + cos(M_PI * x));
+    default:
+        return 1;
+    }
+}
+
 double bd_schedule_rate(const bd_schedule *schedule, int64_t step)
 {
     if (step >= schedule->total)
@@ -47,7 +59,6 @@ double bd_schedule_rate(const bd_schedule *schedule, int64_t step)
         x = way > 1 ? (double)walked / (double)(way - 1) : 1;
     else
         x = (double)walked / (double)way;
-    // What is left of the distance between the final rate and the peak.
-    double left = schedule->kind == BD_SCHEDULE_LINEAR ? 1 - x : 0.5 * (1 + cos(M_PI * x));
+    double left = bd_schedule_left(schedule->kind, x);
     return schedule->peak * (schedule->final_fraction + (1 - schedule->final_fraction) * left);
 }

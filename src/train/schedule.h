@@ -36,4 +36,8 @@ bool bd_schedule_check(const bd_schedule *schedule, bd_error *err);
 
 double bd_schedule_rate(const bd_schedule *schedule, int64_t step);
 
+/* Share of the distance that is still to go after x of the way, x from 0 to 1: 1 - x along a line,
+ * half a cosine, or always 1. */
+double bd_schedule_left(bd_schedule_kind kind, double x);
+
 #endif
