@@ -24,25 +24,26 @@
 #define BD_GOLDEN "tests/golden"
 
 /* A call that must succeed; prints its error otherwise. */
-#define check_ok(call, err)                                                                            \
-    do {                                                                                               \
-        if (!(call))                                                                                   \
-            fail_msg("%s: %s", #call, (err).message);                                                  \
+#define check_ok(call, err)                                                                        \
+    do {                                                                                           \
+        if (!(call))                                                                               \
+            fail_msg("%s: %s", #call, (err).message);                                              \
     } while (0)
 
 /* A call that must fail with `part` in its message. */
-#define check_refused(call, err, part)                                                                 \
-    do {                                                                                               \
-        if (call)                                                                                      \
-            fail_msg("%s succeeded, an error with \"%s\" expected", #call, part);                      \
-        if (!strstr((err).message, part))                                                              \
-            fail_msg("%s: error \"%s\" does not contain \"%s\"", #call, (err).message, part);          \
+#define check_refused(call, err, part)                                                             \
+    do {                                                                                           \
+        if (call)                                                                                  \
+            fail_msg("%s succeeded, an error with \"%s\" expected", #call, part);                  \
+        if (!strstr((err).message, part))                                                          \
+            fail_msg("%s: error \"%s\" does not contain \"%s\"", #call, (err).message, part);      \
     } while (0)
 
 /* |got - want| <= tolerance * max(1, |want|) for one number. */
-#define check_near(got, want, tolerance) check_near_at(__FILE__, __LINE__, #got, got, want, tolerance)
-static inline void check_near_at(const char *file, int line, const char *what, double got, double want,
-                                 double tolerance)
+#define check_near(got, want, tolerance)                                                           \
+    check_near_at(__FILE__, __LINE__, #got, got, want, tolerance)
+static inline void check_near_at(const char *file, int line, const char *what, double got,
+                                 double want, double tolerance)
 {
     double scale = fabs(want) > 1 ? fabs(want) : 1;
     if (!(fabs(got - want) <= tolerance * scale))
@@ -63,7 +64,7 @@ static inline double check_relative(const float *got, const float *want, int64_t
     return scale > 0 ? worst / scale : worst * 100; // where all wanted is 0: 1e-6 absolute at 1e-4
 }
 
-#define check_array(got, want, count, relative)                                                        \
+#define check_array(got, want, count, relative)                                                    \
     check_array_at(__FILE__, __LINE__, #got, got, want, count, relative)
 static inline void check_array_at(const char *file, int line, const char *what, const float *got,
                                   const float *want, int64_t count, double relative)
@@ -82,8 +83,8 @@ static inline void check_array_at(const char *file, int line, const char *what, 
             at = i;
         }
     }
-    fail_msg("%s:%d: %s differs by %.3g relative (at most %.3g): [%lld] is %.9g, wanted %.9g", file, line,
-             what, found, relative, (long long)at, (double)got[at], (double)want[at]);
+    fail_msg("%s:%d: %s differs by %.3g relative (at most %.3g): [%lld] is %.9g, wanted %.9g", file,
+             line, what, found, relative, (long long)at, (double)got[at], (double)want[at]);
 }
 
 /* Repeatable noise in [-1, 1) for test data. */

@@ -47,8 +47,7 @@ static void move(const float *from, int64_t from_stride, float *to, int64_t to_s
     bd_parallel((rows + r.rows_per_task - 1) / r.rows_per_task, move_rows, &r);
 }
 
-// --- rows of a, then rows of b, per batch row
-// -------------------------------------------------------
+// --- rows of a, then rows of b, per batch row ----------------------------------------------------
 
 typedef struct {
     bd_value *a, *b, *y;
@@ -82,8 +81,7 @@ bd_value *bd_op_concatenate_rows(bd_tape *tape, bd_value *a, bd_value *b, int64_
     return y;
 }
 
-// --- columns side by side
-// ----------------------------------------------------------------------------
+// --- columns side by side ------------------------------------------------------------------------
 
 typedef struct {
     bd_value **parts;
@@ -130,8 +128,7 @@ bd_value *bd_op_concatenate_columns(bd_tape *tape, bd_value *const *parts, int c
     return y;
 }
 
-// --- chosen rows
-// -------------------------------------------------------------------------------------
+// --- chosen rows ---------------------------------------------------------------------------------
 
 typedef struct {
     bd_value *x;

@@ -31,8 +31,7 @@ bd_value *bd_op_embedding(bd_tape *tape, bd_parameter *table, const int32_t *ids
     return y;
 }
 
-// --- linear: y = x W^T + b; dx += dy W, dW += dy^T x, db += sum of dy's rows
-// -----------------------
+// --- linear: y = x W^T + b; dx += dy W, dW += dy^T x, db += sum of dy's rows ---------------------
 
 typedef struct {
     bd_value *x;

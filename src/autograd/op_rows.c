@@ -3,8 +3,7 @@
 
 #include "autograd/tape.h"
 
-// --- RMS norm: y = x / rms(x) * weight, over groups of `width`
-// -------------------------------------
+// --- RMS norm: y = x / rms(x) * weight, over groups of `width` -----------------------------------
 
 typedef struct {
     bd_value *x;
@@ -36,8 +35,7 @@ bd_value *bd_op_rms_norm(bd_tape *tape, bd_value *x, bd_parameter *weight, float
     return y;
 }
 
-// --- rotary positions: a rotation, so going back is turning the other way
-// -------------------------
+// --- rotary positions: a rotation, so going back is turning the other way ------------------------
 
 typedef struct {
     bd_value *x;
@@ -67,8 +65,7 @@ bd_value *bd_op_rope(bd_tape *tape, bd_value *x, const bd_rope *rope, const int3
     return y;
 }
 
-// --- sum: y = a + b; da += dy, db += dy
-// ------------------------------------------------------------
+// --- sum: y = a + b; da += dy, db += dy ----------------------------------------------------------
 
 typedef struct {
     bd_value *a, *b, *y;
@@ -104,8 +101,7 @@ bd_value *bd_op_add(bd_tape *tape, bd_value *a, bd_value *b)
     return note_pair(tape, add_back, a, b, y);
 }
 
-// --- gated unit: y = silu(gate) * up
-// ----------------------------------------------------------------
+// --- gated unit: y = silu(gate) * up -------------------------------------------------------------
 
 static void swiglu_back(bd_tape *tape, void *context)
 {

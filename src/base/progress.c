@@ -65,8 +65,8 @@ static void show(bd_progress *bar, double now)
     if (bar->done > bar->earlier)
         each = spent / (double)(bar->done - bar->earlier);
     print_duration(left, sizeof left, each * (double)(bar->total - bar->done));
-    fprintf(stderr, "%s%s [%s] %lld/%lld  %s  %s left%s", bar->terminal ? "\r\033[K" : "", bar->what,
-            cells, (long long)bar->done, (long long)bar->total, bar->detail, left,
+    fprintf(stderr, "%s%s [%s] %lld/%lld  %s  %s left%s", bar->terminal ? "\r\033[K" : "",
+            bar->what, cells, (long long)bar->done, (long long)bar->total, bar->detail, left,
             bar->terminal ? "" : "\n");
     fflush(stderr);
     bar->shown = now;

@@ -15,8 +15,7 @@
 
 typedef bd_demo demo;
 
-// --- text
-// ----------------------------------------------------------------------------------------------------
+// --- text ----------------------------------------------------------------------------------------
 
 // Bytes of an entry that make a prompt to compare on, and one for the target to continue.
 enum { PROMPT = 160, OPENING = 100 };
@@ -96,8 +95,7 @@ static bool write_text(const demo *d, bd_error *err)
     return ok;
 }
 
-// --- steps
-// ---------------------------------------------------------------------------------------------------
+// --- steps ---------------------------------------------------------------------------------------
 
 static bool train_target(const demo *d, bd_error *err)
 {
@@ -236,8 +234,7 @@ static bool compare(const demo *d, const char *dtype, bd_error *err)
     return bd_demo_run(bd_command_generate, bd_demo_path(d, name), words, err);
 }
 
-// --- the table
-// -----------------------------------------------------------------------------------------------
+// --- the table -----------------------------------------------------------------------------------
 
 static void run_rows(demo *d, const char *name)
 {

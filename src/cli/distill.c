@@ -25,8 +25,7 @@ typedef struct {
     char start[128], teacher_hash[128];
 } distillation;
 
-// --- what a recipe may ask for
-// -----------------------------------------------------------------------------
+// --- what a recipe may ask for -------------------------------------------------------------------
 
 static bool is_default(const bd_recipe *recipe, const char *name)
 {
@@ -107,8 +106,7 @@ static bool check_recipe(const bd_recipe *recipe, bd_error *err)
     return bd_recipe_require(recipe, "distill.teacher", "to distill", err);
 }
 
-// --- student, teacher, stop tokens
-// -------------------------------------------------------------------------
+// --- student, teacher, stop tokens ---------------------------------------------------------------
 
 static bool open_student(distillation *d, const bd_recipe *recipe, const char *folder,
                          bd_error *err)

@@ -37,8 +37,7 @@ typedef struct {
     bd_comparison result;
 } comparison;
 
-// --- lists
-// --------------------------------------------------------------------------------------------
+// --- lists ---------------------------------------------------------------------------------------
 
 static bool read_variants(comparison *c, bd_error *err)
 {
@@ -83,8 +82,7 @@ static bool read_seeds(comparison *c, bd_error *err)
     }
 }
 
-// --- prompts
-// ------------------------------------------------------------------------------------------
+// --- prompts -------------------------------------------------------------------------------------
 
 static bool add_prompt(comparison *c, bd_tokens prompt, bd_error *err)
 {
@@ -149,8 +147,7 @@ static bool file_prompts(comparison *c, bd_error *err)
     return ok;
 }
 
-// --- decoding
-// -----------------------------------------------------------------------------------------
+// --- decoding ------------------------------------------------------------------------------------
 
 /* Generate from all prompts. The first time, without a draft, the texts are kept; afterwards they
  * must come out the same. */
@@ -201,8 +198,7 @@ static bool decode(comparison *c, bd_draft *draft, const char *what, bd_generati
     return ok;
 }
 
-// --- one draft
-// ----------------------------------------------------------------------------------------
+// --- one draft -----------------------------------------------------------------------------------
 
 static bool choose(comparison *c, const char *name, int64_t seed, bd_error *err)
 {
@@ -299,8 +295,7 @@ static bool check_all(comparison *c, int64_t *rows, int64_t *held_out, bd_error 
     return true;
 }
 
-// --- the command
-// --------------------------------------------------------------------------------------
+// --- the command ---------------------------------------------------------------------------------
 
 static bool write_results(const comparison *c, bd_error *err)
 {

@@ -99,8 +99,7 @@ void bd_comparison_print(const bd_comparison *c)
     fflush(stdout);
 }
 
-// --- JSON
-// ---------------------------------------------------------------------------------------------
+// --- JSON ----------------------------------------------------------------------------------------
 
 static json_t *number(double value)
 {
@@ -142,8 +141,7 @@ json_t *bd_comparison_to_json(const bd_comparison *c)
                      "drafts", list);
 }
 
-// --- Markdown
-// -----------------------------------------------------------------------------------------
+// --- Markdown ------------------------------------------------------------------------------------
 
 bool bd_comparison_markdown(const bd_comparison *c, const char *path, bd_error *err)
 {

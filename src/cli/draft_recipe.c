@@ -208,8 +208,7 @@ static bool describe(const bd_recipe *recipe, const bd_draft_data *t, bd_draft_c
     return bd_draft_config_complete(config, &t->target->config, err);
 }
 
-// --- the text, and the hidden states
-// ------------------------------------------------------------------------------
+// --- the text, and the hidden states -------------------------------------------------------------
 
 /* A cache says itself what it was made from; a recipe that says otherwise is refused. */
 static bool open_cache(const bd_recipe *recipe, bd_draft_data *t, bd_error *err)
@@ -275,8 +274,7 @@ void bd_draft_data_close(bd_draft_data *t)
     *t = (bd_draft_data){0};
 }
 
-// --- the draft and its task
-// ----------------------------------------------------------------------------------------
+// --- the draft and its task ----------------------------------------------------------------------
 
 /* Weights that are not the draft's own invention. A resumed run has all of its weights in its
  * checkpoint, frozen ones too; a warm start is not repeated. */

@@ -12,8 +12,7 @@
 #include "cli/command.h"
 #include "cli/generate_blocks.h"
 
-// --- totals
-// ------------------------------------------------------------------------------------------------
+// --- totals --------------------------------------------------------------------------------------
 
 void bd_generation_totals_add(bd_generation_totals *totals, const bd_generation_report *report)
 {
@@ -73,8 +72,7 @@ void bd_generation_print_positions(const bd_generation_totals *totals)
     fputc('\n', stderr);
 }
 
-// --- one command
-// -------------------------------------------------------------------------------------------
+// --- one command ---------------------------------------------------------------------------------
 
 typedef struct {
     bd_pair pair;

@@ -126,8 +126,7 @@ static bool make_rule(picture *p, bd_arena *arena, bd_error *err)
     return !p->layout || reorder(p, arena, err);
 }
 
-// --- drawing
-// ----------------------------------------------------------------------------------------------------
+// --- drawing -------------------------------------------------------------------------------------
 
 static void draw_terminal(const picture *p)
 {

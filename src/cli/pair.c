@@ -146,8 +146,7 @@ bool bd_pair_measure(bd_pair *pair, const bd_generation_report *report, bd_pair_
     return cost->block >= 0;
 }
 
-// --- prompts
-// ----------------------------------------------------------------------------------------------
+// --- prompts -------------------------------------------------------------------------------------
 
 bool bd_prompts_add(bd_prompts *prompts, const char *text, const char *category)
 {

@@ -15,8 +15,7 @@
 #include "cli/probe_compare.h"
 #include "format/json.h"
 
-// --- reading and answering
-// -------------------------------------------------------------------------------
+// --- reading and answering -----------------------------------------------------------------------
 
 static const bd_tensor *input(bd_probe *probe, const char *name, int rank, int64_t *shape,
                               bd_error *err)
@@ -128,8 +127,7 @@ void bd_probe_scalar(bd_probe *probe, const char *name, double value)
     json_object_set_new(probe->answer, name, json_real(value));
 }
 
-// --- which family
-// ----------------------------------------------------------------------------------------
+// --- which family --------------------------------------------------------------------------------
 
 typedef struct {
     const char *name;
@@ -214,8 +212,7 @@ static bool find_root(const char *path, char root[BD_PATH], bd_error *err)
                    path);
 }
 
-// --- one case
-// ----------------------------------------------------------------------------------------------
+// --- one case ------------------------------------------------------------------------------------
 
 /* Unlike other files of this project a case may hold "\u0000" in a string: it is a text to encode.
  */
@@ -292,8 +289,7 @@ static bool run_case(const char *path, const char *root, const char *out, bd_err
     return ok;
 }
 
-// --- all cases
-// ----------------------------------------------------------------------------------------------
+// --- all cases -----------------------------------------------------------------------------------
 
 static bool case_of_all(const char *path, const char *root, bd_probe_totals *totals, bd_error *err)
 {

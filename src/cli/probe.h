@@ -32,8 +32,7 @@ bd_probe_function bd_probe_chat, bd_probe_distill, bd_probe_on_policy, bd_probe_
     bd_probe_rollout, bd_probe_table, bd_probe_target_forward, bd_probe_train_step,
     bd_probe_generation, bd_probe_anchors, bd_probe_draft_tables, bd_probe_tokens;
 
-/* --- reading inputs: an error names case and tensor
- * ------------------------------------------------- */
+/* --- reading inputs: an error names case and tensor ------------------------------------------- */
 
 /* A tensor with its values as fp32 / int32 in the arena; shape is filled in; rank -1 accepts any.
  */
@@ -47,8 +46,7 @@ const char *bd_probe_word(json_t *object, const char *name, const char *fallback
 /* ROOT/NAME of the model folder the case's field names. */
 bool bd_probe_folder(bd_probe *probe, const char *field, char out[4096], bd_error *err);
 
-/* --- answers
- * ----------------------------------------------------------------------------------------- */
+/* --- answers ---------------------------------------------------------------------------------- */
 
 /* Copies into the arena. shape: rank sizes. */
 void bd_probe_put(bd_probe *probe, const char *name, bd_dtype dtype, int rank, const int64_t *shape,

@@ -56,8 +56,7 @@ bool bd_probe_distill(bd_probe *probe, bd_error *err)
     return true;
 }
 
-// --- on-policy
-// ---------------------------------------------------------------------------------------------
+// --- on-policy -----------------------------------------------------------------------------------
 
 typedef struct {
     bd_distiller distiller;

@@ -35,8 +35,7 @@ static bool open_pair(bd_probe *probe, pair *p, bd_error *err)
            (p->draft = bd_draft_open(folder, p->target, BD_F32, err));
 }
 
-// --- a training step
-// ----------------------------------------------------------------------------------------
+// --- a training step -----------------------------------------------------------------------------
 
 static bool read_objective(bd_probe *probe, bd_draft *draft, bd_draft_objective *objective,
                            bd_error *err)
@@ -228,8 +227,7 @@ bool bd_probe_train_step(bd_probe *probe, bd_error *err)
     return ok;
 }
 
-// --- anchors and tables
-// ---------------------------------------------------------------------------------------
+// --- anchors and tables --------------------------------------------------------------------------
 
 static void put_anchors(bd_probe *probe, int64_t i, const char *mode, int64_t rows,
                         const bd_anchors *anchors)
@@ -305,8 +303,7 @@ bool bd_probe_draft_tables(bd_probe *probe, bd_error *err)
     return true;
 }
 
-// --- generation
-// -------------------------------------------------------------------------------------------------
+// --- generation ----------------------------------------------------------------------------------
 
 static int64_t read_prompt(json_t *given, bd_arena *arena, const int32_t **prompt)
 {

@@ -29,8 +29,7 @@ static bool is(const bd_draft *draft, const bd_draft_variant *variant)
     return draft->config.variant == variant;
 }
 
-// --- DFlash2
-// --------------------------------------------------------------------------------------------------
+// --- DFlash2 -------------------------------------------------------------------------------------
 
 static bd_value *project(bd_draft *draft, bd_tape *tape, const float *hidden, int64_t rows)
 {
@@ -86,8 +85,7 @@ static void selector_draft(bd_probe *probe, bd_draft *draft, size_t index, int32
     bd_probe_put(probe, name, BD_F32, 3, (int64_t[]){1, count, top}, scores);
 }
 
-// --- LiLiCorr
-// -------------------------------------------------------------------------------------------------
+// --- LiLiCorr ------------------------------------------------------------------------------------
 
 /* Zeros where blocks are not kept, as in the cases. */
 static void blank(const uint8_t *keep, int64_t blocks, int64_t width, void *values)
@@ -149,8 +147,7 @@ static void lattice_draft(bd_probe *probe, bd_draft *draft, size_t index,
     bd_probe_put(probe, name, BD_F32, 4, (int64_t[]){1, slots - 1, K, K}, s.pair->data);
 }
 
-// --- either
-// ---------------------------------------------------------------------------------------------------
+// --- either --------------------------------------------------------------------------------------
 
 void bd_probe_lattice_step(bd_probe *probe, bd_draft *draft, const bd_draft_batch *batch,
                            const float *hidden)

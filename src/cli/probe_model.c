@@ -166,8 +166,7 @@ bool bd_probe_accumulate(bd_probe *probe, bd_error *err)
     return ok;
 }
 
-// --- whole updates
-// -----------------------------------------------------------------------------------------
+// --- whole updates -------------------------------------------------------------------------------
 
 static bool read_options(bd_probe *probe, bd_optimizer_options *options, bd_schedule *schedule,
                          bd_error *err)

@@ -193,8 +193,7 @@ bool bd_probe_tokens(bd_probe *probe, bd_error *err)
     return ok;
 }
 
-// --- chat.json
-// ---------------------------------------------------------------------------------------------
+// --- chat.json -----------------------------------------------------------------------------------
 
 static json_t *spans_of(const bd_conversation *conversation)
 {

@@ -10,8 +10,7 @@
 #include "format/json.h"
 #include "format/tokenizer_train.h"
 
-// --- train
-// -----------------------------------------------------------------------------------------------
+// --- train ---------------------------------------------------------------------------------------
 
 static bool feed(bd_tokenizer_trainer *trainer, const bd_text_list *files,
                  bd_document_options options, bd_error *err)
@@ -87,8 +86,7 @@ int bd_command_tokenizer_train(int argc, char **argv)
     return ok ? 0 : bd_run_error("tokenizer train", &err);
 }
 
-// --- encode and decode
-// ----------------------------------------------------------------------------------
+// --- encode and decode ---------------------------------------------------------------------------
 
 static char *read_input(const bd_text_list *words, const char *file, size_t *size, bd_error *err)
 {

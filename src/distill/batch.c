@@ -10,8 +10,7 @@
 #include "tensor/dtype.h"
 #include "train/contract.h"
 
-// --- values of any dtype
-// -----------------------------------------------------------------------------------
+// --- values of any dtype -------------------------------------------------------------------------
 
 static bool is_real(bd_dtype dtype)
 {
@@ -48,8 +47,7 @@ static double value_at(const bd_array *array, int64_t i)
     }
 }
 
-// --- checks
-// ------------------------------------------------------------------------------------------------
+// --- checks --------------------------------------------------------------------------------------
 
 static bool check_values(const bd_token_batch *batch, bd_error *err)
 {
@@ -151,8 +149,7 @@ bool bd_distillation_batch_check(const bd_distillation_batch *batch, bd_error *e
            bd_logits_check(&batch->student, &batch->teacher_logits, err);
 }
 
-// --- the loss
-// ----------------------------------------------------------------------------------------------
+// --- the loss ------------------------------------------------------------------------------------
 
 bd_distill_options bd_distill_options_default(void)
 {
@@ -224,8 +221,7 @@ bool bd_distill_prepared(const bd_distillation_batch *batch, const bd_array *stu
     return ok;
 }
 
-// --- one micro-batch of a program's own
-// --------------------------------------------------------------------
+// --- one micro-batch of a program's own ----------------------------------------------------------
 
 static uint64_t version_of(const bd_distill_source *source)
 {
@@ -282,8 +278,7 @@ bool bd_distill_fingerprint(const bd_distill_source *source, const bd_distill_op
     return ok;
 }
 
-// --- block-diffusion rows
-// ----------------------------------------------------------------------------------
+// --- block-diffusion rows ------------------------------------------------------------------------
 
 static bool check_present(const bd_diffusion_batch *b, const float *raw, bd_error *err)
 {

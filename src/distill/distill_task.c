@@ -24,8 +24,7 @@ typedef struct {
     uint64_t *keys; // [batch_rows]
 } distill_task;
 
-// --- batches
-// -----------------------------------------------------------------------------------------------
+// --- batches -------------------------------------------------------------------------------------
 
 /* Evaluation hides its tokens in an epoch that no training step has, so that it is the same every
  * time. */
@@ -170,8 +169,7 @@ static bool evaluate(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
     return true;
 }
 
-// --- what resume must match (H-02, H-05)
-// -------------------------------------------------------------------
+// --- what resume must match (H-02, H-05) ---------------------------------------------------------
 
 static void add_objective(bd_contract *c, const bd_distill_task_options *o, const bd_distiller *d)
 {
@@ -248,8 +246,7 @@ static bool save(void *self, const char *folder, bd_error *err)
     return bd_model_task_save(t->distiller.student, &t->options.output, folder, err);
 }
 
-// --- creating
-// ----------------------------------------------------------------------------------------------
+// --- creating ------------------------------------------------------------------------------------
 
 /* A prompt, then one answer, then nothing; also of what is left when the row cuts it. */
 static bool check_document(const bd_token_documents *d, int64_t which, int64_t length,

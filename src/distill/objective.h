@@ -22,7 +22,7 @@ typedef struct {
     double temperature;            /* > 0 */
     double soft, hard;             /* >= 0, not both 0 */
     bd_divergence_kind divergence; /* forward KL, reverse KL or Jensen-Shannon */
-    double beta; /* Jensen-Shannon: the teacher's share of the mixture, in (0, 1) */
+    double beta;   /* Jensen-Shannon: the teacher's share of the mixture, in (0, 1) */
     int64_t top_k; /* forward KL over so many of the teacher's likeliest tokens and a bucket for all
                       others (G-37); 0: over all tokens */
 } bd_distill_objective;

@@ -24,8 +24,7 @@ bool bd_distiller_check(const bd_distiller *d, bd_error *err)
            bd_distill_objective_check(&d->objective, err);
 }
 
-// --- checks before any model runs (G-05)
-// ----------------------------------------------------------------
+// --- checks before any model runs (G-05) ---------------------------------------------------------
 
 static bool refuse(int64_t at, int64_t length, const char *what, bd_error *err)
 {
@@ -68,8 +67,7 @@ static bool check_rows(const bd_canvas *canvas, const bd_distill_rows *rows, bd_
     return true;
 }
 
-// --- the parts of a batch
-// ---------------------------------------------------------------------------------
+// --- the parts of a batch ------------------------------------------------------------------------
 
 static int32_t *copy_ints(bd_arena *arena, const int32_t *from, int64_t count)
 {
@@ -187,8 +185,7 @@ bool bd_prepare_dataset(bd_distiller *distiller, const bd_distill_rows *rows, bd
     return true;
 }
 
-// --- the step
-// --------------------------------------------------------------------------------------------
+// --- the step ------------------------------------------------------------------------------------
 
 /* Slots that carry weight: where they are, which output row of the student and of the teacher is
  * theirs. */

@@ -29,8 +29,7 @@ bd_visibility bd_draft_rule(const bd_draft_config *config, int64_t layer, int64_
                            .causal_in_block = bd_draft_layer_causal(config, layer)};
 }
 
-// --- one layer
-// ---------------------------------------------------------------------------------------
+// --- one layer -----------------------------------------------------------------------------------
 
 /* What stays the same from layer to layer. The context is either rows on the tape (training) or a
  * cache that already holds its keys and values (generation). */
@@ -199,8 +198,7 @@ bd_value *bd_draft_forward(bd_draft *draft, bd_tape *tape, const bd_draft_blocks
     return run(&p, tape, blocks->tokens);
 }
 
-// --- one block after a growing context
-// ---------------------------------------------------------------
+// --- one block after a growing context -----------------------------------------------------------
 
 bd_draft_cache *bd_draft_cache_create(const bd_draft *draft, int64_t capacity, bd_error *err)
 {

@@ -37,8 +37,7 @@ bd_value *bd_draft_forward(bd_draft *draft, bd_tape *tape, const bd_draft_blocks
 bd_visibility bd_draft_rule(const bd_draft_config *config, int64_t layer, int64_t context_length,
                             const bd_anchors *anchors);
 
-/* --- one block after a growing context
- * ------------------------------------------------------------- */
+/* --- one block after a growing context -------------------------------------------------------- */
 
 /* Each layer's keys and values of the context, after norm and rotary turn. Rows from `length` on
  * are room for the block that is being read and hold nothing between calls. */

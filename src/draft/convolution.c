@@ -6,8 +6,7 @@
 #include "base/threads.h"
 #include "format/json.h"
 
-// --- the arithmetic of one side
-// ----------------------------------------------------------------------
+// --- the arithmetic of one side ------------------------------------------------------------------
 
 typedef struct {
     bd_parameter *base;
@@ -136,8 +135,7 @@ bd_value *bd_convolution_apply(const bd_convolution *conv, bd_tape *tape, int si
     return n->y;
 }
 
-// --- configuration
-// -----------------------------------------------------------------------------------
+// --- configuration -------------------------------------------------------------------------------
 
 bool bd_convolution_read_config(bd_draft_config *config, json_t *root, const char *where,
                                 bd_error *err)
@@ -172,8 +170,7 @@ bool bd_convolution_check_config(const bd_draft_config *config, const char *wher
     return true;
 }
 
-// --- tensors
-// -----------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------
 
 void bd_convolution_build(bd_draft *draft, bd_draft_builder *builder)
 {

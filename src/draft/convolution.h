@@ -30,8 +30,7 @@ bd_value *bd_convolution_coefficients(const bd_convolution *conv, bd_tape *tape,
 bd_value *bd_convolution_apply(const bd_convolution *conv, bd_tape *tape, int side, bd_value *x,
                                bd_value *delta, int64_t block);
 
-/* --- for variants that have them
- * ------------------------------------------------------------------- */
+/* --- for variants that have them -------------------------------------------------------------- */
 
 /* conv_kernel_size and conv_group_size; 0 where a field is not there. */
 bool bd_convolution_read_config(bd_draft_config *config, json_t *root, const char *where,

@@ -215,8 +215,7 @@ bd_draft *bd_decoder_draft(const bd_decoder *d)
     return d->draft;
 }
 
-// --- what reading costs
-// ------------------------------------------------------------------------------
+// --- what reading costs --------------------------------------------------------------------------
 
 static int by_size(const void *a, const void *b)
 {

@@ -15,8 +15,7 @@
 /* The loss of 5.2 on a prepared step; other variants add theirs to it. */
 void bd_dflash_loss(bd_draft_step *step, bd_draft_loss *loss);
 
-/* --- its two halves, for variants that make something else of the slots
- * ------------------------------ */
+/* --- its two halves, for variants that make something else of the slots ----------------------- */
 
 /* Each [slots], read where supervised. */
 typedef struct {

@@ -9,8 +9,7 @@
 #include "draft/dflash.h"
 #include "format/json.h"
 
-// --- configuration and tensors
-// -----------------------------------------------------------------------
+// --- configuration and tensors -------------------------------------------------------------------
 
 static const char *const fields[] = {"conv_kernel_size", "conv_group_size", "selector_rank",
                                      "selector_top_k", NULL};
@@ -80,8 +79,7 @@ static void initialize(bd_draft *draft, uint64_t seed)
     bd_convolution_initialize(draft);
 }
 
-// --- the backbone's loss
-// -----------------------------------------------------------------------------
+// --- the backbone's loss -------------------------------------------------------------------------
 
 static bool check_objective(const bd_draft_config *config, const bd_draft_objective *objective,
                             bd_error *err)
@@ -129,8 +127,7 @@ static void weigh_probabilities(bd_draft_step *step, const bd_dflash_slots *slot
     bd_dflash_weigh(step, value, slope, slots->best, true, loss);
 }
 
-// --- the selector's loss
-// -----------------------------------------------------------------------------
+// --- the selector's loss -------------------------------------------------------------------------
 
 void bd_dflash2_previous(const bd_block_batch *batch, int32_t *tokens)
 {
@@ -248,8 +245,7 @@ static void idle(const bd_draft_objective *objective, bd_draft_loss *loss)
     bd_draft_loss_metric(loss, "selector_coverage", 0, 0);
 }
 
-// --- drafting
-// ----------------------------------------------------------------------------------------
+// --- drafting ------------------------------------------------------------------------------------
 
 static void decode(bd_draft_decoding *decoding)
 {

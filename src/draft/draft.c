@@ -10,8 +10,7 @@
 #include "format/json.h"
 #include "tensor/rows.h"
 
-// --- the list of tensors
-// -----------------------------------------------------------------------------
+// --- the list of tensors -------------------------------------------------------------------------
 
 typedef struct {
     const char *name;
@@ -129,8 +128,7 @@ void bd_draft_size(const bd_draft_config *config, int64_t *tensors, int64_t *val
     bd_arena_destroy(draft.owned);
 }
 
-// --- making one
-// --------------------------------------------------------------------------------------
+// --- making one ----------------------------------------------------------------------------------
 
 /* The draft with its list of tensors, and room for as many parameters. */
 static bd_draft *begin(const bd_draft_config *config, bd_model *target, bd_dtype compute,
@@ -208,8 +206,7 @@ bool bd_draft_train(bd_draft *draft, bd_error *err)
     return true;
 }
 
-// --- opening a folder
-// --------------------------------------------------------------------------------
+// --- opening a folder ----------------------------------------------------------------------------
 
 /* Names in a message, as many as fit; the count tells the rest. */
 typedef struct {
@@ -453,8 +450,7 @@ bd_draft *bd_draft_open(const char *folder, bd_model *target, bd_dtype compute, 
     return draft;
 }
 
-// --- saving
-// ------------------------------------------------------------------------------------------
+// --- saving --------------------------------------------------------------------------------------
 
 bool bd_draft_save(const bd_draft *draft, const char *folder, bd_dtype dtype, bd_error *err)
 {
@@ -495,8 +491,7 @@ bool bd_draft_save(const bd_draft *draft, const char *folder, bd_dtype dtype, bd
     return ok;
 }
 
-// --- what a draft needs of its target
-// ----------------------------------------------------------------
+// --- what a draft needs of its target ------------------------------------------------------------
 
 int64_t bd_draft_feature_width(const bd_draft *draft)
 {

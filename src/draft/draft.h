@@ -66,8 +66,7 @@ void bd_draft_request(const bd_draft *draft, int64_t layers[BD_MOST_TAPS]);
  */
 double bd_draft_mask_norm_ratio(const bd_model *target, int64_t mask_id, bd_arena *scratch);
 
-/* --- for variants: listing tensors
- * ---------------------------------------------------------------- */
+/* --- for variants: listing tensors ------------------------------------------------------------ */
 
 typedef struct bd_draft_builder bd_draft_builder;
 

@@ -6,8 +6,7 @@
 
 #include "format/json.h"
 
-// --- taps
-// --------------------------------------------------------------------------------------------
+// --- taps ----------------------------------------------------------------------------------------
 
 bool bd_draft_taps(int64_t target_layers, int64_t draft_layers, int64_t *taps, bd_error *err)
 {
@@ -51,8 +50,7 @@ static bool check_explicit_taps(const bd_draft_config *config, int64_t target_la
     return true;
 }
 
-// --- a new draft
-// -------------------------------------------------------------------------------------
+// --- a new draft ---------------------------------------------------------------------------------
 
 bd_draft_config bd_draft_config_default(void)
 {
@@ -163,8 +161,7 @@ bool bd_draft_config_complete(bd_draft_config *config, const bd_model_config *ta
     return true;
 }
 
-// --- one layer's attention
-// ---------------------------------------------------------------------------
+// --- one layer's attention -----------------------------------------------------------------------
 
 int64_t bd_draft_layer_window(const bd_draft_config *config, int64_t layer)
 {
@@ -178,8 +175,7 @@ bool bd_draft_layer_causal(const bd_draft_config *config, int64_t layer)
     return config->causality == BD_DRAFT_CAUSAL;
 }
 
-// --- reading
-// -----------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 json_t *bd_draft_field_home(json_t *root, const char *field)
 {
@@ -448,8 +444,7 @@ bool bd_draft_config_fits(const bd_draft_config *config, const bd_model_config *
     return true;
 }
 
-// --- writing
-// -----------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------
 
 static json_t *nested_to_json(const bd_draft_config *config)
 {

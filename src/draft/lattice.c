@@ -26,8 +26,7 @@ static bd_value *leave_note(bd_tape *tape, void (*back)(bd_tape *, void *), cons
     return what->y;
 }
 
-// --- sums
-// ------------------------------------------------------------------------
+// --- sums ----------------------------------------------------------------------------------------
 
 static void add_rows_back(bd_tape *tape, void *context)
 {
@@ -49,8 +48,7 @@ bd_value *bd_op_add_rows(bd_tape *tape, bd_value *x, bd_parameter *table, const 
     return leave_note(tape, add_rows_back, &n);
 }
 
-// --- norms
-// -------------------------------------------------------------------------------------------
+// --- norms ---------------------------------------------------------------------------------------
 
 static void moments(const float *x, int64_t width, double *mean, double *inverse)
 {
@@ -137,8 +135,7 @@ bd_value *bd_op_normalize(bd_tape *tape, bd_value *x, float eps)
     return leave_note(tape, normalize_back, &n);
 }
 
-// --- attention without a mask
-// ------------------------------------------------------------------------
+// --- attention without a mask --------------------------------------------------------------------
 
 typedef struct {
     bd_value *qkv, *y;
@@ -282,8 +279,7 @@ bd_value *bd_lattice_attention(bd_tape *tape, bd_value *qkv, bd_parameter *relat
     return a->y;
 }
 
-// --- what the backbone says about a candidate
-// --------------------------------------------------------
+// --- what the backbone says about a candidate ----------------------------------------------------
 
 static void features_back(bd_tape *tape, void *context)
 {
@@ -318,8 +314,7 @@ bd_value *bd_lattice_features(bd_tape *tape, bd_value *logp)
     return leave_note(tape, features_back, &n);
 }
 
-// --- scores
-// ------------------------------------------------------------------------------------------
+// --- scores --------------------------------------------------------------------------------------
 
 static float dot(const float *a, const float *b, int64_t width)
 {

@@ -20,8 +20,7 @@ typedef struct {
     int64_t blocks, slots, candidates; /* slots: bs - 1 */
 } bd_lattice_shape;
 
-/* --- operations
- * ------------------------------------------------------------------------------------ */
+/* --- operations ------------------------------------------------------------------------------- */
 
 /* y = x + row ids[r] of a table whose rows have x's width; ids must outlive the tape. */
 bd_value *bd_op_add_rows(bd_tape *tape, bd_value *x, bd_parameter *table, const int32_t *ids);
@@ -49,8 +48,7 @@ bd_value *bd_lattice_start(bd_tape *tape, bd_value *anchor, bd_value *in, float 
 bd_value *bd_lattice_pair(bd_tape *tape, bd_value *out, bd_value *in, float scale,
                           const bd_lattice_shape *shape);
 
-/* --- what a step makes of the scores
- * ---------------------------------------------------------------- */
+/* --- what a step makes of the scores ---------------------------------------------------------- */
 
 typedef struct {
     double ce, margin_weight, penalty; /* weights of the three terms */

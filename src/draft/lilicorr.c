@@ -10,8 +10,7 @@
 #include "draft/dflash.h"
 #include "format/json.h"
 
-// --- configuration
-// -----------------------------------------------------------------------------------
+// --- configuration -------------------------------------------------------------------------------
 
 static const char *const fields[] = {"lilicorr_enabled",
                                      "lilicorr_candidate_topk",
@@ -131,8 +130,7 @@ static bool check_config(const bd_draft_config *config, const char *where, bd_er
     return conv->kernel_size == 0 || bd_convolution_check_config(config, where, err);
 }
 
-// --- tensors
-// -----------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------
 
 typedef struct {
     bd_parameter *weight, *bias;
@@ -268,8 +266,7 @@ static void initialize(bd_draft *draft, uint64_t seed)
     }
 }
 
-// --- the head
-// ----------------------------------------------------------------------------------------
+// --- the head ------------------------------------------------------------------------------------
 
 static bd_value *apply(bd_tape *tape, bd_value *x, const affine *a)
 {
@@ -416,8 +413,7 @@ bd_lilicorr_scores bd_lilicorr_score(bd_draft *draft, bd_tape *tape, bd_value *h
     return s;
 }
 
-// --- the loss
-// ----------------------------------------------------------------------------------------
+// --- the loss ------------------------------------------------------------------------------------
 
 static bool check_objective(const bd_draft_config *config, const bd_draft_objective *o,
                             bd_error *err)
@@ -623,8 +619,7 @@ static void idle(const bd_draft_objective *objective, bd_draft_loss *loss)
     lattice_metrics(&nothing, 1, 0, loss);
 }
 
-// --- drafting
-// ----------------------------------------------------------------------------------------
+// --- drafting ------------------------------------------------------------------------------------
 
 static void decode(bd_draft_decoding *decoding)
 {

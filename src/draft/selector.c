@@ -5,8 +5,7 @@
 
 #include "base/threads.h"
 
-// --- candidates
-// --------------------------------------------------------------------------------------
+// --- candidates ----------------------------------------------------------------------------------
 
 // Logits that are held at a time.
 #define CHUNK_VALUES ((int64_t)16 << 20)
@@ -95,8 +94,7 @@ void bd_candidates_back(bd_model *target, const bd_candidates *candidates, const
     bd_arena_release(scratch, mark);
 }
 
-// --- the selector
-// ------------------------------------------------------------------------------------
+// --- the selector --------------------------------------------------------------------------------
 
 // One value of a codebook in whatever dtype it is stored.
 static float entry(const bd_parameter *codebook, int64_t index)

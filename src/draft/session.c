@@ -137,8 +137,7 @@ int64_t bd_draft_propose(bd_draft_session *session, int32_t last_token, bd_propo
     return count;
 }
 
-// --- greedy
-// ------------------------------------------------------------------------------------------
+// --- greedy --------------------------------------------------------------------------------------
 
 typedef struct {
     const float *logits;
@@ -169,8 +168,7 @@ void bd_draft_decode_greedy(const bd_draft_decoding *decoding, int64_t first)
     bd_best_tokens(logits, decoding->count, vocabulary, decoding->tokens);
 }
 
-// --- among candidates
-// --------------------------------------------------------------------------------
+// --- among candidates ----------------------------------------------------------------------------
 
 int64_t bd_draft_decode_choose(bd_draft_decoding *d, int64_t i, const int32_t *candidates,
                                const float *scores, int64_t count)
@@ -191,8 +189,7 @@ int64_t bd_draft_decode_choose(bd_draft_decoding *d, int64_t i, const int32_t *c
     return bd_sampling_pick(p, count, bd_random_uniform(key, BD_STREAM_DRAFT, position));
 }
 
-// --- slot after slot
-// ---------------------------------------------------------------------------------
+// --- slot after slot -----------------------------------------------------------------------------
 
 /* A token drawn from the logits, and what it was drawn from. */
 static int32_t draw(const bd_draft_decoding *d, int64_t slot, const float *logits)

@@ -63,8 +63,7 @@ int64_t bd_draft_length(const bd_draft_session *session);
 /* best[r] = arg max of logits row r, [rows, vocabulary]; rows are shared out over threads. */
 void bd_best_tokens(const float *logits, int64_t rows, int64_t vocabulary, int32_t *best);
 
-/* --- for variants: from hidden states to tokens
- * ---------------------------------------------------- */
+/* --- for variants: from hidden states to tokens ----------------------------------------------- */
 
 typedef struct bd_draft_decoding {
     bd_draft *draft;

@@ -12,8 +12,7 @@ bd_generation bd_generation_default(void)
     return (bd_generation){.sampling = bd_sampling_default(), .most = 128, .most_proposed = -1};
 }
 
-// --- acceptance
-// --------------------------------------------------------------------------------------
+// --- acceptance ----------------------------------------------------------------------------------
 
 bd_draws bd_draws_at(uint64_t seed, int64_t position)
 {
@@ -54,8 +53,7 @@ bool bd_accept_token(const float *p, const float *q, int64_t vocabulary, int32_t
     return false;
 }
 
-// --- one text
-// ----------------------------------------------------------------------------------------
+// --- one text ------------------------------------------------------------------------------------
 
 typedef struct {
     bd_decoder *decoder;
@@ -248,8 +246,7 @@ int64_t bd_generate(bd_decoder *decoder, const int32_t *prompt, int64_t count,
     return ok ? t.count : -1;
 }
 
-// --- what it is worth
-// --------------------------------------------------------------------------------
+// --- what it is worth ----------------------------------------------------------------------------
 
 double bd_accept_length(const bd_generation_report *report)
 {

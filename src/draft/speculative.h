@@ -77,8 +77,7 @@ double bd_accept_length(const bd_generation_report *report);
 /* The accept length at which a cycle costs as much per token as plain decoding. */
 double bd_break_even_length(double draft_seconds, double verify_seconds, double single_seconds);
 
-/* --- the rule of acceptance
- * ------------------------------------------------------------------------ */
+/* --- the rule of acceptance ------------------------------------------------------------------- */
 
 /* The uniform numbers of one position. */
 typedef struct {

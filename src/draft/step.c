@@ -15,8 +15,7 @@ bd_draft_objective bd_draft_objective_default(void)
                                 .selector_alpha = 1};
 }
 
-// --- blocks
-// ------------------------------------------------------------------------------------------
+// --- blocks --------------------------------------------------------------------------------------
 
 /* The kept blocks of each row moved together, and for each the column it came from. */
 typedef struct {
@@ -74,8 +73,7 @@ static void spread(const bd_draft_step *step, const compact_blocks *c, const flo
         }
 }
 
-// --- the teacher
-// -------------------------------------------------------------------------------------
+// --- the teacher ---------------------------------------------------------------------------------
 
 /* Rows of the teacher that are read, after the target's final norm; each once, however many
  * overlapping blocks read it. */
@@ -163,8 +161,7 @@ const float *bd_draft_step_scale(const bd_draft_step *step, double factor)
     return scale;
 }
 
-// --- the step
-// ----------------------------------------------------------------------------------------
+// --- the step ------------------------------------------------------------------------------------
 
 bool bd_draft_reads_teacher(const bd_draft *draft, const bd_draft_objective *objective)
 {

@@ -106,8 +106,7 @@ bool bd_draft_objective_check(const bd_draft_config *config, const bd_draft_obje
 /* Does this objective read the target's distribution? */
 bool bd_draft_reads_teacher(const bd_draft *draft, const bd_draft_objective *objective);
 
-/* --- for variants
- * ---------------------------------------------------------------------------------- */
+/* --- for variants ----------------------------------------------------------------------------- */
 
 typedef struct bd_draft_step {
     bd_draft *draft;

@@ -65,8 +65,7 @@ bool bd_validate(const bd_validation *validation, const int32_t *prompt, int64_t
     return ok;
 }
 
-// --- a real target and draft
-// -------------------------------------------------------------------------
+// --- a real target and draft ---------------------------------------------------------------------
 
 static int64_t propose(void *self, const int32_t *tokens, int64_t count, int64_t steps,
                        int32_t *base, int32_t *drafts, bd_error *err)

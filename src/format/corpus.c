@@ -38,8 +38,8 @@ static size_t piece_size(const char *text, size_t left)
     return left; // no line end in 32 KB: one word border is not worth a wrong token
 }
 
-static bool add_document(const bd_tokenizer *tokenizer, const bd_document *document, bd_progress *progress,
-                         bd_corpus *out, bd_tokens *tokens, bd_error *err)
+static bool add_document(const bd_tokenizer *tokenizer, const bd_document *document,
+                         bd_progress *progress, bd_corpus *out, bd_tokens *tokens, bd_error *err)
 {
     for (size_t at = 0; at < document->size;) {
         size_t size = piece_size(document->text + at, document->size - at);
@@ -47,7 +47,8 @@ static bool add_document(const bd_tokenizer *tokenizer, const bd_document *docum
             return bd_error_wrap(err, "%s", document->file);
         at += size;
         out->bytes += (int64_t)size;
-        bd_progress_update(progress, out->bytes, "%.1f million tokens", (double)tokens->count / 1e6);
+        bd_progress_update(progress, out->bytes, "%.1f million tokens",
+                           (double)tokens->count / 1e6);
     }
     int32_t end = bd_tokenizer_role(tokenizer, BD_ROLE_EOS);
     if (end < 0)
@@ -65,7 +66,8 @@ static bool add_document(const bd_tokenizer *tokenizer, const bd_document *docum
 }
 
 bool bd_corpus_read(const bd_tokenizer *tokenizer, const char *const *files, int64_t count,
-                    bd_document_options options, bd_progress *progress, bd_corpus *out, bd_error *err)
+                    bd_document_options options, bd_progress *progress, bd_corpus *out,
+                    bd_error *err)
 {
     *out = (bd_corpus){0};
     bd_documents *documents = bd_documents_open(files, count, options, err);

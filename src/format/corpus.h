@@ -23,7 +23,8 @@ typedef struct {
 /* progress counts bytes of text; its total is not known before, so it may be NULL or made with the
  * files' sizes (bd_corpus_size). An empty corpus is an error that names the files. */
 bool bd_corpus_read(const bd_tokenizer *tokenizer, const char *const *files, int64_t count,
-                    bd_document_options options, bd_progress *progress, bd_corpus *out, bd_error *err);
+                    bd_document_options options, bd_progress *progress, bd_corpus *out,
+                    bd_error *err);
 void bd_corpus_free(bd_corpus *corpus);
 
 /* Bytes of the files as they are stored; an error names a file that is missing. */

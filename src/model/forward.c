@@ -145,8 +145,7 @@ static void update_in_place(const pass *p, bd_tape *tape, int64_t index, bd_valu
     }
 }
 
-// --- a layer that is run again on the way back
-// ----------------------------------------------------
+// --- a layer that is run again on the way back ---------------------------------------------------
 
 typedef struct {
     const pass *p;
@@ -177,8 +176,7 @@ static bd_value *run_forgetfully(const pass *p, bd_tape *tape, int64_t index, bd
     return y;
 }
 
-// --- the pass
-// ---------------------------------------------------------------------------------------
+// --- the pass ------------------------------------------------------------------------------------
 
 static bool anything_trained(const bd_model *model)
 {

@@ -106,8 +106,7 @@ bd_model *bd_model_create(const bd_model_config *config, uint64_t seed, bd_dtype
     return model;
 }
 
-// --- opening a folder
-// ------------------------------------------------------------------------------
+// --- opening a folder ----------------------------------------------------------------------------
 
 /* All that is wrong with a folder's tensors, in one line that fits an error. */
 typedef struct {
@@ -241,8 +240,7 @@ bd_model *bd_model_open(const char *folder, bd_dtype compute, bd_error *err)
     return model;
 }
 
-// --- saving
-// ------------------------------------------------------------------------------------------
+// --- saving --------------------------------------------------------------------------------------
 
 static bool save_config(const bd_model *model, const char *folder, bd_dtype dtype, bd_error *err)
 {
@@ -309,8 +307,7 @@ bool bd_model_save(const bd_model *model, const char *folder, bd_dtype dtype, bd
     return saved;
 }
 
-// --- the whole model
-// -----------------------------------------------------------------------------------
+// --- the whole model -----------------------------------------------------------------------------
 
 bool bd_model_train(bd_model *model, bd_error *err)
 {

@@ -25,8 +25,7 @@ bool bd_sampling_check(const bd_sampling *s, bd_error *err)
     return true;
 }
 
-// --- the most likely tokens, one after the other
-// --------------------------------------------------
+// --- the most likely tokens, one after the other -------------------------------------------------
 //
 // A heap of token ids: building it is one pass over the vocabulary and taking the next token costs
 // a logarithm, where sorting everything would cost more than the model of a small vocabulary.
@@ -83,8 +82,7 @@ static int32_t heap_take(heap *h)
     return id;
 }
 
-// --- probabilities
-// --------------------------------------------------------------------------------
+// --- probabilities -------------------------------------------------------------------------------
 
 /* exp((z - largest) / temperature) for the top k, 0 for the rest and for a NaN; returns their sum.
  */
@@ -153,8 +151,7 @@ void bd_sampling_probabilities(const bd_sampling *s, const float *logits, int64_
     bd_arena_release(scratch, mark);
 }
 
-// --- drawing
-// ---------------------------------------------------------------------------------------
+// --- drawing -------------------------------------------------------------------------------------
 
 int32_t bd_sampling_pick(const float *p, int64_t vocabulary, float u)
 {

@@ -15,8 +15,8 @@
 #include "bdlm/dtype.h"
 
 size_t bd_dtype_size(bd_dtype dtype);
-const char *bd_dtype_name(bd_dtype dtype);                   /* "F32", "BF16", ... */
-bool bd_dtype_from_name(const char *name, bd_dtype *dtype);  /* false: unknown */
+const char *bd_dtype_name(bd_dtype dtype);                  /* "F32", "BF16", ... */
+bool bd_dtype_from_name(const char *name, bd_dtype *dtype); /* false: unknown */
 bool bd_dtype_is_float(bd_dtype dtype);
 
 void bd_to_f32(bd_dtype from, const void *source, float *target, int64_t count);

@@ -13,10 +13,11 @@
 
 /* y = x / sqrt(mean(x^2) + eps) * weight. x, y: [rows, width]; weight: [width]. inverse[rows] keeps
  * 1 / sqrt(...) for the backward pass; NULL if there will be none. y may be x. */
-void bd_rms_norm(const float *x, const float *weight, float eps, int64_t rows, int64_t width, float *y,
-                 float *inverse);
-void bd_rms_norm_backward(const float *x, const float *weight, const float *inverse, const float *dy,
-                          int64_t rows, int64_t width, float *dx, float *dweight, bd_arena *scratch);
+void bd_rms_norm(const float *x, const float *weight, float eps, int64_t rows, int64_t width,
+                 float *y, float *inverse);
+void bd_rms_norm_backward(const float *x, const float *weight, const float *inverse,
+                          const float *dy, int64_t rows, int64_t width, float *dx, float *dweight,
+                          bd_arena *scratch);
 
 /* Rotary positions, halves paired: element i of a head turns with element i + size/2 by the angle
  * position * theta^(-2i/size). x, y: [rows, heads, size]; y may be x. */
@@ -32,17 +33,19 @@ void bd_rope_backward(const bd_rope *rope, const float *dy, const int32_t *posit
 
 /* y = silu(gate) * up, silu(z) = z / (1 + exp(-z)). All [count]. */
 void bd_swiglu(const float *gate, const float *up, int64_t count, float *y);
-void bd_swiglu_backward(const float *gate, const float *up, const float *dy, int64_t count, float *dgate,
-                        float *dup);
+void bd_swiglu_backward(const float *gate, const float *up, const float *dy, int64_t count,
+                        float *dgate, float *dup);
 
-void bd_add(const float *a, const float *b, int64_t count, float *y); /* y = a + b; y may be a or b */
-void bd_accumulate(const float *x, int64_t count, float *y);          /* y += x */
-void bd_scale(float factor, int64_t count, float *x);                 /* x *= factor */
+void bd_add(const float *a, const float *b, int64_t count,
+            float *y);                                       /* y = a + b; y may be a or b */
+void bd_accumulate(const float *x, int64_t count, float *y); /* y += x */
+void bd_scale(float factor, int64_t count, float *x);        /* x *= factor */
 
 /* y[r] = table[ids[r]] (table of any float dtype); the backward adds rows in order of r. */
 void bd_gather(const void *table, bd_dtype dtype, int64_t width, const int32_t *ids, int64_t rows,
                float *y);
-void bd_gather_backward(const float *dy, int64_t width, const int32_t *ids, int64_t rows, float *dtable);
+void bd_gather_backward(const float *dy, int64_t width, const int32_t *ids, int64_t rows,
+                        float *dtable);
 
 /* out[i] = sum_r x[r, i] added to out, in order of r. */
 void bd_sum_rows(const float *x, int64_t rows, int64_t width, float *out);

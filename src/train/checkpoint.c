@@ -29,8 +29,7 @@ static void checkpoint_name(char out[NAME_SIZE], int64_t step)
     snprintf(out, NAME_SIZE, "checkpoint-%lld", (long long)step);
 }
 
-// --- trainer.json
-// ----------------------------------------------------------------------------------
+// --- trainer.json --------------------------------------------------------------------------------
 
 static json_t *number_or_null(double value)
 {
@@ -80,8 +79,7 @@ static bool state_from_json(json_t *root, const char *where, bd_run_state *s, bd
            bd_metrics_from_json(metrics, where, &s->window, err);
 }
 
-// --- trainer_state.safetensors
-// ---------------------------------------------------------------------
+// --- trainer_state.safetensors -------------------------------------------------------------------
 
 static bd_tensor like_parameter(const bd_parameter *p, const char *name, bd_dtype dtype,
                                 const void *data)
@@ -154,8 +152,7 @@ static bool write_state(const char *folder, const bd_optimizer *o, bd_error *err
     return ok;
 }
 
-// --- writing
-// ---------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------
 
 static bool fill_folder(const char *folder, const bd_task *task, const bd_optimizer *optimizer,
                         const bd_contract *contract, const bd_run_state *state, bd_error *err)
@@ -280,8 +277,7 @@ bool bd_checkpoint_clean(const char *run, bd_error *err)
     return ok;
 }
 
-// --- reading
-// ---------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 /* Where the numbers of one parameter lie in the mapped files. */
 typedef struct {

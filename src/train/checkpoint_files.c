@@ -36,8 +36,7 @@ static bool own_hash(json_t *root, char out[BD_SHA256_TEXT])
     return text != NULL;
 }
 
-// --- sealing
-// ---------------------------------------------------------------------------------------
+// --- sealing -------------------------------------------------------------------------------------
 
 static bool sync_file(const char *path, bd_error *err)
 {
@@ -84,8 +83,7 @@ bool bd_checkpoint_seal(const char *folder, json_t *root, bd_error *err)
     return bd_path_join(path, folder, BD_TRAINER_JSON, err) && bd_json_save(root, path, err);
 }
 
-// --- checking
-// --------------------------------------------------------------------------------------
+// --- checking ------------------------------------------------------------------------------------
 
 static bool check_file(json_t *entry, const char *folder, const char *name, bd_error *err)
 {

@@ -45,8 +45,7 @@ bool bd_contract_ready(const bd_contract *contract, bd_error *err)
     return true;
 }
 
-// --- adding
-// ----------------------------------------------------------------------------------------
+// --- adding --------------------------------------------------------------------------------------
 
 static void fail(bd_contract *contract, const char *name, const char *why)
 {
@@ -141,8 +140,7 @@ void bd_contract_hash(bd_contract *contract, const char *name, const void *bytes
     bd_contract_text(contract, name, hash);
 }
 
-// --- reading
-// ---------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 int64_t bd_contract_count(const bd_contract *contract)
 {
@@ -203,8 +201,7 @@ void bd_contract_fingerprint(const bd_contract *contract, char out[BD_SHA256_TEX
     bd_sha256_end(hash, out);
 }
 
-// --- comparing
-// -------------------------------------------------------------------------------------
+// --- comparing -----------------------------------------------------------------------------------
 
 typedef void difference_function(void *context, const char *line);
 

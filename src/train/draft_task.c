@@ -40,8 +40,7 @@ int64_t bd_draft_task_rows(const bd_draft_task_options *options)
     return rows > 0 ? rows : 0;
 }
 
-// --- batches
-// ---------------------------------------------------------------------------------------
+// --- batches -------------------------------------------------------------------------------------
 
 static const int32_t *row_tokens(const drafting *d, int64_t row)
 {
@@ -223,8 +222,7 @@ static bool evaluate(void *self, bd_tape *tape, bd_loss *loss, bd_error *err)
     return true;
 }
 
-// --- what resume must match, and saving
-// -------------------------------------------------------------
+// --- what resume must match, and saving ----------------------------------------------------------
 
 static bool identity(void *self, bd_contract *contract, bd_error *err)
 {
@@ -284,8 +282,7 @@ static bool save(void *self, const char *folder, bd_error *err)
     return bd_draft_save(o->draft, folder, o->save_dtype, err);
 }
 
-// --- creating
-// --------------------------------------------------------------------------------------
+// --- creating ------------------------------------------------------------------------------------
 
 /* Does the source keep what this draft would see online? */
 static bool check_source(const bd_draft_task_options *o, bd_error *err)

@@ -6,8 +6,7 @@
 
 #include "format/json.h"
 
-// --- weighted values
-// -------------------------------------------------------------------------------
+// --- weighted values -----------------------------------------------------------------------------
 
 static double bounded_denominator(bd_weighted w)
 {
@@ -46,8 +45,7 @@ bool bd_weighted_add(bd_weighted *total, bd_weighted part, const char *name, bd_
     return true;
 }
 
-// --- metrics by name
-// -------------------------------------------------------------------------------
+// --- metrics by name -----------------------------------------------------------------------------
 
 bd_metric bd_metric_weighted(const char *name, bd_weighted value)
 {
@@ -100,8 +98,7 @@ bool bd_metrics_add(bd_metrics *metrics, const bd_metric *value, bd_error *err)
     return bd_weighted_add(&total->value, value->value, value->name, err);
 }
 
-// --- in a checkpoint
-// -------------------------------------------------------------------------------
+// --- in a checkpoint -----------------------------------------------------------------------------
 
 json_t *bd_metrics_to_json(const bd_metrics *metrics)
 {

@@ -35,8 +35,7 @@ int64_t bd_pretrain_steps_per_epoch(const bd_pretrain_options *options)
     return bd_pretrain_rows(options) / (options->batch_rows * options->micro_batches);
 }
 
-// --- batches
-// ---------------------------------------------------------------------------------------
+// --- batches -------------------------------------------------------------------------------------
 
 static void put_row(pretrain *p, int64_t slot, int64_t row)
 {
@@ -105,8 +104,7 @@ static bool save_batch(void *self, const char *folder, bd_error *err)
     return bd_token_rows_save(&p->objective, &rows, p->options.model, folder, err);
 }
 
-// --- what resume must match
-// ------------------------------------------------------------------------
+// --- what resume must match ----------------------------------------------------------------------
 
 static bd_model_output output_of(const bd_pretrain_options *o)
 {
@@ -132,8 +130,7 @@ static bool identity(void *self, bd_contract *contract, bd_error *err)
     return bd_model_task_identity(o->model, &output, contract, err);
 }
 
-// --- saving
-// ----------------------------------------------------------------------------------------
+// --- saving --------------------------------------------------------------------------------------
 
 static bool save(void *self, const char *folder, bd_error *err)
 {
@@ -142,8 +139,7 @@ static bool save(void *self, const char *folder, bd_error *err)
     return bd_model_task_save(o->model, &output, folder, err);
 }
 
-// --- creating
-// --------------------------------------------------------------------------------------
+// --- creating ------------------------------------------------------------------------------------
 
 static bool check(const bd_pretrain_options *o, bd_error *err)
 {

@@ -54,8 +54,7 @@ static bool stopping(const producer *p)
     return p->options->stop && *p->options->stop;
 }
 
-// --- a request
-// -----------------------------------------------------------------------------------------
+// --- a request -----------------------------------------------------------------------------------
 
 typedef struct {
     bd_wire_head head;
@@ -158,8 +157,7 @@ static int next_request(producer *p, trainer_link *from, request *out, bd_error 
     return fits;
 }
 
-// --- an answer
-// -----------------------------------------------------------------------------------------
+// --- an answer -----------------------------------------------------------------------------------
 
 static void watch(producer *p)
 {
@@ -214,8 +212,7 @@ static bool answer(producer *p, trainer_link *to, const request *r)
     return sent;
 }
 
-// --- the loop
-// ------------------------------------------------------------------------------------------
+// --- the loop ------------------------------------------------------------------------------------
 
 static bool all_done(const producer *p)
 {

@@ -26,8 +26,7 @@ static bool system_error(bd_error *err, const char *path, const char *what)
     return bd_fail_as(err, BD_ERROR_SYSTEM, "%s: %s: %s", path, what, strerror(errno));
 }
 
-// --- opening
-// ---------------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------
 
 static bool take_lock(bd_run *run, bd_error *err)
 {
@@ -86,8 +85,7 @@ void bd_run_close(bd_run *run)
     free(run);
 }
 
-// --- run.json
-// --------------------------------------------------------------------------------------
+// --- run.json ------------------------------------------------------------------------------------
 
 static void processor_name(char *out, size_t size)
 {
@@ -162,8 +160,7 @@ bool bd_run_describe(bd_run *run, const bd_run_about *about, int64_t step, bd_er
     return ok;
 }
 
-// --- metrics.jsonl
-// ---------------------------------------------------------------------------------
+// --- metrics.jsonl -------------------------------------------------------------------------------
 
 /* The step of one line, or -1 for what is no line of ours (it is kept). */
 static int64_t step_of_line(const char *line, size_t size)

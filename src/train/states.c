@@ -17,8 +17,7 @@ typedef struct {
 
 enum { MOST_LENGTH = 1 << 24, MOST_WIDTH = 1 << 24 };
 
-// --- layout
-// ------------------------------------------------------------------------------------------
+// --- layout --------------------------------------------------------------------------------------
 
 bool bd_states_layout_make(const bd_model *target, const int64_t *taps, int64_t tap_count,
                            int64_t length, bd_dtype dtype, bd_states_layout *out, bd_error *err)
@@ -177,8 +176,7 @@ bool bd_states_layout_match(const bd_states_layout *found, const bd_states_layou
     return true;
 }
 
-// --- the parts of a record
-// ---------------------------------------------------------------------------
+// --- the parts of a record -----------------------------------------------------------------------
 
 /* Byte offsets. All factors are bounded by the check of the layout: no product overflows. */
 typedef struct {
@@ -213,8 +211,7 @@ static uint32_t checksum(const void *record, size_t size)
     return (uint32_t)crc32_z(crc, (const Bytef *)record + sizeof head, size - sizeof head);
 }
 
-// --- writing
-// -----------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------
 
 void bd_states_observe(bd_model *target, const bd_states_layout *l, const int32_t *tokens,
                        const uint8_t *loss_mask, uint64_t number, uint64_t session, void *record,
@@ -251,8 +248,7 @@ void bd_states_observe(bd_model *target, const bd_states_layout *l, const int32_
     bd_arena_release(scratch, mark);
 }
 
-// --- reading
-// -----------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 bool bd_states_number(const bd_states_layout *layout, const void *record, size_t size,
                       uint64_t *number, uint64_t *session)

@@ -60,8 +60,7 @@ bool bd_states_layout_match(const bd_states_layout *found, const bd_states_layou
 
 size_t bd_states_size(const bd_states_layout *layout); /* bytes of a record */
 
-/* --- a record
- * ---------------------------------------------------------------------------------------------- */
+/* --- a record --------------------------------------------------------------------------------- */
 
 /* Run the target over one row and fill in the record. loss_mask NULL: every token counts. */
 void bd_states_observe(bd_model *target, const bd_states_layout *layout, const int32_t *tokens,
@@ -85,8 +84,7 @@ typedef struct {
 } bd_states_row;
 void bd_states_take(const bd_states_layout *layout, const void *record, const bd_states_row *out);
 
-/* --- where training gets them from
- * ------------------------------------------------------------------------- */
+/* --- where training gets them from ------------------------------------------------------------ */
 
 /* A cache or a stream. Keys number what a run reads: sample k of the run, or BD_STATES_HELD_OUT
  * plus the row of an evaluation. */

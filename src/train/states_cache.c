@@ -40,8 +40,7 @@ static bool file_path(const char *folder, int64_t file, char out[BD_PATH], bd_er
     return bd_path_join(out, folder, name, err);
 }
 
-// --- cache.json
-// --------------------------------------------------------------------------------------
+// --- cache.json ----------------------------------------------------------------------------------
 
 static bool save_manifest(const char *folder, const manifest *m, bd_error *err)
 {
@@ -88,8 +87,7 @@ static bool load_manifest(const char *folder, manifest *m, bd_error *err)
     return ok;
 }
 
-// --- writing
-// -----------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------
 
 double bd_states_cache_bytes(const bd_states_cache_about *about)
 {
@@ -219,8 +217,7 @@ bool bd_states_cache_write(const char *folder, bd_model *target, const bd_states
     return ok && (*stopped || save_manifest(folder, &m, err));
 }
 
-// --- reading
-// -----------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 struct bd_states_cache {
     manifest about;

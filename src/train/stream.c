@@ -38,8 +38,7 @@ struct bd_states_stream {
     double last_record, last_word, repeat_at; // repeat_at 0: nothing to repeat
 };
 
-// --- opening and closing
-// ----------------------------------------------------------------------------------
+// --- opening and closing -------------------------------------------------------------------------
 
 static void forget(wanted *w)
 {
@@ -117,8 +116,7 @@ static void tell(const bd_states_stream *s, const char *line)
         s->options.tell(s->options.self, line);
 }
 
-// --- asking
-// --------------------------------------------------------------------------------------------
+// --- asking --------------------------------------------------------------------------------------
 
 static wanted *find(bd_states_stream *s, uint64_t key)
 {
@@ -192,8 +190,7 @@ static void repeat(bd_states_stream *s)
     s->repeat_at = 0;
 }
 
-// --- receiving
-// -----------------------------------------------------------------------------------------
+// --- receiving -----------------------------------------------------------------------------------
 
 /* One message into the list, or away with it. */
 static bool keep(bd_states_stream *s, const void *bytes, size_t size, bd_error *err)

@@ -6,8 +6,7 @@
 #include "base/file.h"
 #include "format/json.h"
 
-// --- the loss
-// --------------------------------------------------------------------------------------
+// --- the loss ------------------------------------------------------------------------------------
 
 static int64_t count_tokens(const bd_placement *placement)
 {
@@ -60,8 +59,7 @@ void bd_loss_add(bd_loss *loss, const bd_loss *part)
     }
 }
 
-// --- a batch as a case
-// -----------------------------------------------------------------------------
+// --- a batch as a case ---------------------------------------------------------------------------
 
 static bool save_tensors(const bd_objective_rows *rows, const char *path, bd_arena *arena,
                          bd_error *err)

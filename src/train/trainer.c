@@ -34,8 +34,7 @@ typedef struct {
     double loss, rate, tokens_per_second;
 } trainer;
 
-// --- the contract
-// ----------------------------------------------------------------------------------
+// --- the contract --------------------------------------------------------------------------------
 
 static void add_optimizer(bd_contract *c, const bd_optimizer_options *o)
 {
@@ -93,8 +92,7 @@ bd_contract *bd_trainer_contract(const bd_task *task, const bd_trainer_options *
     return NULL;
 }
 
-// --- logging
-// ---------------------------------------------------------------------------------------
+// --- logging -------------------------------------------------------------------------------------
 
 /* Share of the updates whose weight was too little to train anything; in a line only if there were.
  */
@@ -164,8 +162,7 @@ static void show_progress(const trainer *t)
     bd_progress_update(t->options.progress, s->step, "loss %.4f  %.0f tokens/s", t->loss, rate);
 }
 
-// --- one step
-// --------------------------------------------------------------------------------------
+// --- one step ------------------------------------------------------------------------------------
 
 /* Save what made a step fail, for `bdlm probe`. What fails here does not hide the first error. */
 static void save_bad_batch(trainer *t, const bd_update *update, bd_error *err)
@@ -231,8 +228,7 @@ static bool make_step(trainer *t, bd_error *err)
     return gather(t, &update, bd_seconds() - began, err);
 }
 
-// --- now and then
-// ----------------------------------------------------------------------------------
+// --- now and then --------------------------------------------------------------------------------
 
 static bool is_due(int64_t every, int64_t step)
 {
@@ -290,8 +286,7 @@ static bool after_step(trainer *t, bd_error *err)
     return !saves || save(t, err);
 }
 
-// --- the run
-// ---------------------------------------------------------------------------------------
+// --- the run -------------------------------------------------------------------------------------
 
 static bool check_options(const bd_trainer_options *o, bd_error *err)
 {

@@ -70,8 +70,7 @@ void bd_wire_close(void *socket, int linger_ms)
     zmq_close(socket);
 }
 
-// --- peers
-// -------------------------------------------------------------------------------------------
+// --- peers ---------------------------------------------------------------------------------------
 
 bool bd_wire_watch_open(void *context, void *socket, const char *name, bd_wire_watch *watch,
                         bd_error *err)

@@ -55,8 +55,7 @@ static void linear_values(void **state)
     bd_arena_destroy(arena);
 }
 
-// --- embedding, and a table that is embedding and head at once
-// ------------------------------------
+// --- embedding, and a table that is embedding and head at once -----------------------------------
 
 static bd_value *build_embedding(fixture *f, bd_tape *tape)
 {
@@ -83,8 +82,7 @@ static void embedding(void **state)
     }
 }
 
-// --- norm
-// ------------------------------------------------------------------------------------------
+// --- norm ----------------------------------------------------------------------------------------
 
 static bd_value *build_norm(fixture *f, bd_tape *tape)
 {
@@ -104,8 +102,7 @@ static void norm(void **state)
         }
 }
 
-// --- rotary positions
-// --------------------------------------------------------------------------------
+// --- rotary positions ----------------------------------------------------------------------------
 
 static bd_value *build_rope(fixture *f, bd_tape *tape)
 {
@@ -126,8 +123,7 @@ static void rope(void **state)
     }
 }
 
-// --- one operand, read by every operation there is: their gradients add up
-// ---------------------------
+// --- one operand, read by every operation there is: their gradients add up -----------------------
 
 static bd_value *build_everything(fixture *f, bd_tape *tape)
 {
@@ -166,8 +162,7 @@ static void everything(void **state)
     fixture_check(&f);
 }
 
-// --- two operands: sum, gated unit, rows
-// ---------------------------------------------------------------
+// --- two operands: sum, gated unit, rows ---------------------------------------------------------
 
 static bd_value *build_add(fixture *f, bd_tape *tape)
 {
@@ -236,8 +231,7 @@ static void arranged_values(void **state)
     bd_arena_destroy(arena);
 }
 
-// --- gather
-// ----------------------------------------------------------------------------------------------
+// --- gather --------------------------------------------------------------------------------------
 
 static bd_value *build_gather(fixture *f, bd_tape *tape)
 {
@@ -256,8 +250,7 @@ static void gather(void **state)
     }
 }
 
-// --- attention
-// ---------------------------------------------------------------------------------------------
+// --- attention -----------------------------------------------------------------------------------
 
 static bd_value *build_attention(fixture *f, bd_tape *tape)
 {
@@ -297,8 +290,7 @@ static void attention(void **state)
         }
 }
 
-// --- a loss over the vocabulary: the gradient goes straight into x and the head
-// ------------------------------
+// --- a loss over the vocabulary: the gradient goes straight into x and the head ------------------
 
 typedef struct {
     double loss;

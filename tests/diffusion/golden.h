@@ -101,8 +101,7 @@ static inline void golden_shape(json_t *item, const char *field, int64_t *rows, 
     *length = (int64_t)json_array_size(json_array_get(value, 0));
 }
 
-/* --- cases
- * ---------------------------------------------------------------------------------------- */
+/* --- cases ------------------------------------------------------------------------------------ */
 
 typedef struct {
     json_t *json;

@@ -16,8 +16,7 @@ static const bd_padding no_padding = {BD_PAD_NONE, 0, 7, 4};
 static const bd_padding to_block_end = {BD_PAD_TO_BLOCK_END, 0, 7, 4};
 static const bd_padding in_loss = {BD_PAD_IN_LOSS, 0, 7, 4};
 
-/* --- filling
- * -------------------------------------------------------------------------------------- */
+/* --- filling ---------------------------------------------------------------------------------- */
 
 static const bd_turn turns[4] = {
     {(const int32_t[]){11, 12}, 2, false},
@@ -95,8 +94,7 @@ static void packing(void **state)
     check_ints(b.targets_segmentation + 9, INTS(1, 1, 2, 2, 2, 2, 0, 0, 0), 9);
 }
 
-/* --- leak guard
- * ----------------------------------------------------------------------------------- */
+/* --- leak guard ------------------------------------------------------------------------------- */
 
 static bool leak_free(const int32_t *valid, const int32_t *completion, bd_error *err)
 {
@@ -126,8 +124,7 @@ static void leak_guard(void **state)
     check_refused(bd_diffusion_batch_check_leak(&b, 0, &err), err, "block_size is 0");
 }
 
-/* --- reordering
- * ----------------------------------------------------------------------------------- */
+/* --- reordering ------------------------------------------------------------------------------- */
 
 static void every_field_moves(void **state)
 {
@@ -178,8 +175,7 @@ static void every_field_moves(void **state)
     check_ints(b.targets, ids, 8);
 }
 
-/* --- invariants
- * ----------------------------------------------------------------------------------- */
+/* --- invariants ------------------------------------------------------------------------------- */
 
 /* A good shifted row: prompt 0..2, completion 3..8, padding 9. */
 static bd_diffusion_batch good_batch(void)

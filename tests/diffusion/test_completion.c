@@ -8,8 +8,7 @@ static bd_arena *arena;
 #define INTS(...)   ((const int32_t[]){__VA_ARGS__})
 #define FLOATS(...) ((const float[]){__VA_ARGS__})
 
-/* --- logical order
- * -------------------------------------------------------------------------------- */
+/* --- logical order ---------------------------------------------------------------------------- */
 
 static bool order(int64_t length, const int32_t *positions, const int32_t *segments,
                   const int32_t *completion, bool prompt_first, bd_logical_rows *out, bd_error *err)
@@ -50,8 +49,7 @@ static void logical_order(void **state)
     check_ok(order(2, NULL, NULL, INTS(1, 1), false, &rows, &err), err);
 }
 
-/* --- last answer
- * ---------------------------------------------------------------------------------- */
+/* --- last answer ------------------------------------------------------------------------------ */
 
 typedef struct {
     int32_t inputs[10], targets[10], inputs_segmentation[10], targets_segmentation[10],
@@ -141,8 +139,7 @@ static void last_answer_table(void **state)
     json_decref(root);
 }
 
-/* --- stop rule
- * ------------------------------------------------------------------------------------ */
+/* --- stop rule -------------------------------------------------------------------------------- */
 
 static void stop_and_student_inputs(void **state)
 {
@@ -205,8 +202,7 @@ static void stop_ids(void **state)
     check_refused(bd_stop_check(INTS(9), 1, 10, 9, &err), err, "the mask token 9");
 }
 
-/* --- safe weights
- * --------------------------------------------------------------------------------- */
+/* --- safe weights ----------------------------------------------------------------------------- */
 
 static void expect_safe(const bd_canvas *canvas, int64_t length, const int32_t *positions,
                         const int32_t *valid, const int32_t *completion, const int32_t *corruption,

@@ -142,8 +142,7 @@ static void refusals(void **state)
                   "last answer needs completion_only");
 }
 
-/* --- whole batches
- * -------------------------------------------------------------------------------- */
+/* --- whole batches ---------------------------------------------------------------------------- */
 
 static const bd_padding no_padding = {BD_PAD_NONE, 0, 9, 4};
 
@@ -210,8 +209,7 @@ static void independence(void **state)
     check_ints(c.loss, INTS(0, 1, 1, 0, 1, 1, 1, 1, 1), 9);
 }
 
-/* --- the table
- * ------------------------------------------------------------------------------------ */
+/* --- the table -------------------------------------------------------------------------------- */
 
 static void check_reordered(json_t *item, json_t *want, const bd_corruption *out, int64_t rows,
                             int64_t length)

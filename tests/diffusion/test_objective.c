@@ -11,8 +11,7 @@ static bd_arena *arena;
 
 #define INTS(...) ((const int32_t[]){__VA_ARGS__})
 
-/* --- golden cases
- * --------------------------------------------------------------------------------- */
+/* --- golden cases ----------------------------------------------------------------------------- */
 
 static const char *const cases[] = {
     "block_same_position",    "block_shifted",
@@ -97,8 +96,7 @@ static void golden(void **state)
     }
 }
 
-/* --- a small model for the rest
- * -------------------------------------------------------------------- */
+/* --- a small model for the rest --------------------------------------------------------------- */
 
 enum { LENGTH = 13, VOCABULARY = 97, MASK = 96 };
 

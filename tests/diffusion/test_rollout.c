@@ -81,8 +81,7 @@ static bd_rollout_options options_of(bool shifted, int64_t block, int32_t mask_i
                                           mask_id});
 }
 
-/* --- T-28 to T-31
- * --------------------------------------------------------------------------------- */
+/* --- T-28 to T-31 ----------------------------------------------------------------------------- */
 
 static void confident_tokens(const test_scorer *t, const bd_open_slot *slot, float *logits)
 {
@@ -180,8 +179,7 @@ static void mask_is_never_generated(void **state)
         assert_true(rollout(&t, &rows, &o).tokens[i] != 0);
 }
 
-/* --- T-32, T-33: confidence that grows with what is filled in
- * -------------------------------------- */
+/* --- T-32, T-33: confidence that grows with what is filled in --------------------------------- */
 
 static const float amounts[8] = {0, 1, 2, .5f, 4, 1, 0, 3};
 
@@ -222,8 +220,7 @@ static void mixed_progress(void **state)
     check_ints(out.steps, INTS(-1, 1, 4, 3, 0, 1, 2, 4), 8);
 }
 
-/* --- T-34, T-35: batches
- * -------------------------------------------------------------------------- */
+/* --- T-34, T-35: batches ---------------------------------------------------------------------- */
 
 static void heterogeneous_batches(void **state)
 {
@@ -248,8 +245,7 @@ static void heterogeneous_batches(void **state)
     assert_int_equal(t.passes, 4);
 }
 
-/* --- T-36: refusals
- * ------------------------------------------------------------------------------- */
+/* --- T-36: refusals --------------------------------------------------------------------------- */
 
 static void refused(bd_rollout_options o, int64_t length, const int32_t *positions,
                     const int32_t *completion, const char *part)
@@ -318,8 +314,7 @@ static void a_scorer_may_fail(void **state)
     check_refused(bd_rollout(&scorer, &rows, &o, NULL, &result, NULL, arena, &err), err, "gave up");
 }
 
-/* --- sampling
- * ------------------------------------------------------------------------------------- */
+/* --- sampling --------------------------------------------------------------------------------- */
 
 static void uneven(const test_scorer *t, const bd_open_slot *slot, float *logits)
 {
@@ -383,8 +378,7 @@ static void sampled_rows_are_independent(void **state)
     }
 }
 
-/* --- threads, stopping
- * ---------------------------------------------------------------------------- */
+/* --- threads, stopping ------------------------------------------------------------------------ */
 
 static bool stop_at_first(void *self, const bd_finished_block *block)
 {
@@ -418,8 +412,7 @@ static void a_row_may_stop(void **state)
     assert_int_equal(seen[1], 123362);
 }
 
-/* --- the table
- * ------------------------------------------------------------------------------------ */
+/* --- the table -------------------------------------------------------------------------------- */
 
 static void from_table(const test_scorer *t, const bd_open_slot *slot, float *logits)
 {

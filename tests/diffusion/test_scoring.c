@@ -9,8 +9,7 @@ static bd_arena *arena;
 
 #define INTS(...) ((const int32_t[]){__VA_ARGS__})
 
-/* --- golden cases
- * --------------------------------------------------------------------------------- */
+/* --- golden cases ----------------------------------------------------------------------------- */
 
 static const char *const cases[] = {
     "balanced_2",
@@ -131,8 +130,7 @@ static void golden_shifted(void **state)
     golden("shifted", GOLDEN "models/student_shift");
 }
 
-/* --- T-38
- * ------------------------------------------------------------------------------------------ */
+/* --- T-38 ------------------------------------------------------------------------------------- */
 
 static bd_model *random_model(int64_t hidden, bd_dtype compute)
 {

@@ -191,8 +191,7 @@ static void test_refusals(void **state)
     bd_arena_destroy(arena);
 }
 
-// --- golden cases
-// -----------------------------------------------------------------------------------
+// --- golden cases --------------------------------------------------------------------------------
 
 static bd_model *golden_model(json_t *json, const char *which)
 {

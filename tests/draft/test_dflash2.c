@@ -59,8 +59,7 @@ static void golden_steps(void **state)
         }
 }
 
-// --- the selector by hand
-// ---------------------------------------------------------------------------
+// --- the selector by hand ------------------------------------------------------------------------
 
 typedef struct {
     bd_parameter predecessor, successor, projection;
@@ -186,8 +185,7 @@ static void shares(void **state)
     check_near(bd_dflash2_share(1, 1, .268663645, 1), .764400528, 1e-6);
 }
 
-// --- candidates
-// -------------------------------------------------------------------------------------------
+// --- candidates ----------------------------------------------------------------------------------
 
 static void candidates_are_sorted(void **state)
 {
@@ -223,8 +221,7 @@ static void candidates_are_sorted(void **state)
     bd_arena_destroy(arena);
 }
 
-// --- files and refusals
-// -----------------------------------------------------------------------------------
+// --- files and refusals --------------------------------------------------------------------------
 
 static void expect_refusal(json_t *config, const char *words)
 {
@@ -310,8 +307,7 @@ static void fresh_is_plain(void **state)
     bd_arena_destroy(arena);
 }
 
-// --- drafting
-// ---------------------------------------------------------------------------------------------
+// --- drafting ------------------------------------------------------------------------------------
 
 static void drafts_never_change_the_text(void **state)
 {

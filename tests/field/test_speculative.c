@@ -7,8 +7,7 @@
 #include "draft/speculative.h"
 #include "tensor/rows.h"
 
-// --- the rule of acceptance
-// ------------------------------------------------------------------------
+// --- the rule of acceptance ----------------------------------------------------------------------
 
 enum { TOY = 8, DRAWS = 50000 };
 
@@ -106,8 +105,7 @@ static void residual_by_hand(void **state)
     assert_int_equal(token, 1);
 }
 
-// --- whole texts
-// -----------------------------------------------------------------------------------
+// --- whole texts ---------------------------------------------------------------------------------
 
 /* A draft that samples each slot from a tempered head and says so: any variant with a joint. */
 static void sample_slots(bd_draft_decoding *d)

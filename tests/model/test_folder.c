@@ -27,8 +27,7 @@ static const char *inside(const char *name)
     return path;
 }
 
-// --- round trips
-// -----------------------------------------------------------------------------------
+// --- round trips ---------------------------------------------------------------------------------
 
 static void f32_round_trip(void **state)
 {
@@ -126,8 +125,7 @@ static void new_models(void **state)
     bd_model_close(c);
 }
 
-// --- folders that do not fit
-// --------------------------------------------------------------------------
+// --- folders that do not fit ---------------------------------------------------------------------
 
 /* Write the small model with changes: a tensor left out, renamed, reshaped, retyped. */
 typedef struct {

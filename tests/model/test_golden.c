@@ -3,8 +3,7 @@
 #include "models.h"
 #include "tensor/rows.h"
 
-// --- targets: hidden states, logits, arg max
-// ---------------------------------------------------------
+// --- targets: hidden states, logits, arg max -----------------------------------------------------
 
 static void check_target(const char *name)
 {
@@ -77,8 +76,7 @@ static void targets(void **state)
     check_target("qwen2-tiny");
 }
 
-// --- model/: logits, losses, the gradient of every parameter
-// --------------------------------------------
+// --- model/: logits, losses, the gradient of every parameter -------------------------------------
 
 typedef struct {
     bd_model *model;

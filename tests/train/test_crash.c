@@ -70,8 +70,7 @@ ssize_t write(int fd, const void *bytes, size_t size)
     return fault() ? -1 : syscall(SYS_write, fd, bytes, size);
 }
 
-// --- a run of two steps in a process of its own
-// -----------------------------------------------------
+// --- a run of two steps in a process of its own --------------------------------------------------
 
 // DONE: the fault lay further on than the run. DONE_ANYWAY: it was met and did no harm.
 enum { STEPS = 2, DONE, FAILED, KILLED, DONE_ANYWAY };

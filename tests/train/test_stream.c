@@ -157,8 +157,7 @@ static void a_killed_producer_is_replaced(void **state)
     assert_true(result_of(second) >= ROWS - 1);
 }
 
-// --- bytes that nobody should send
-// -----------------------------------------------------------------------------
+// --- bytes that nobody should send ---------------------------------------------------------------
 
 static void *raw(void *context, int type, const char *where, bool bind)
 {

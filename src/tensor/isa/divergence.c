@@ -29,7 +29,8 @@ static softened soften(const float *x, int64_t count, float temperature)
 }
 
 // sum_v p_v (log p_v - log q_v); a probability of 0 counts as 0 whatever the other is.
-static double relative_entropy(const float *x, softened p, const float *y, softened q, int64_t count)
+static double relative_entropy(const float *x, softened p, const float *y, softened q,
+                               int64_t count)
 {
     const vf cooling = vf_set1(p.cool), inverse = vf_set1(p.inverse);
     const vf p_shift = vf_set1(p.shift), q_shift = vf_set1(q.shift);
@@ -99,8 +100,10 @@ static void jensen_shannon(bd_divergence_row *row, softened s, softened t)
     double value = 0, mean = 0;
     for (int pass = 0; pass < (row->d_logits ? 2 : 1); pass++)
         for (int64_t i = 0; i < row->vocabulary; i++) {
-            double own = exp((double)row->logits[i] * (double)s.cool - (double)s.shift) * (double)s.inverse;
-            double other = exp((double)row->teacher[i] * (double)t.cool - (double)t.shift) * (double)t.inverse;
+            double own =
+                exp((double)row->logits[i] * (double)s.cool - (double)s.shift) * (double)s.inverse;
+            double other =
+                exp((double)row->teacher[i] * (double)t.cool - (double)t.shift) * (double)t.inverse;
             double middle = beta * other + (1 - beta) * own;
             double g = own > 0 ? (1 - beta) * log(own / middle) : 0;
             if (pass == 1) {
@@ -115,7 +118,8 @@ static void jensen_shannon(bd_divergence_row *row, softened s, softened t)
 
 // Total of exp((x_v - shift) / T) over all tokens and over those kept; in double, because the tail
 // is their difference.
-static void mass(const float *x, softened s, const bd_divergence_row *row, double *all, double *kept)
+static void mass(const float *x, softened s, const bd_divergence_row *row, double *all,
+                 double *kept)
 {
     *all = *kept = 0;
     for (int64_t v = 0; v < row->vocabulary; v++)
@@ -133,7 +137,8 @@ static void tail_bucket(bd_divergence_row *row, softened s, softened t)
     mass(row->logits, s, row, &s_all, &s_kept);
     mass(row->teacher, t, row, &t_all, &t_kept);
     const bool tail = row->top_k < row->vocabulary && t_all > t_kept && s_all > s_kept;
-    const double q_s = tail ? (s_all - s_kept) / s_all : 0, q_t = tail ? (t_all - t_kept) / t_all : 0;
+    const double q_s = tail ? (s_all - s_kept) / s_all : 0,
+                 q_t = tail ? (t_all - t_kept) / t_all : 0;
     const double spread = tail ? q_t / q_s : 0;
     for (int64_t v = 0; row->d_logits && v < row->vocabulary; v++) {
         double own = exp((double)row->logits[v] * (double)s.cool - (double)s.shift) / s_all;
@@ -164,7 +169,8 @@ static void total_variation(bd_divergence_row *row, softened s, softened t)
         vf far = zero, drift = zero;
         VF_EACH(i, n, size, {
             vf own = vf_exp(vf_load_n(row->logits + block + i, n) * cooling - s_shift) * s_inverse;
-            vf other = vf_exp(vf_load_n(row->teacher + block + i, n) * cooling - t_shift) * t_inverse;
+            vf other =
+                vf_exp(vf_load_n(row->teacher + block + i, n) * cooling - t_shift) * t_inverse;
             if (n < VF_WIDTH) {
                 own = vf_select(vi_count() < (int32_t)n, own, zero);
                 other = vf_select(vi_count() < (int32_t)n, other, zero);
