@@ -106,17 +106,19 @@ test-room: $(ROOM_TESTS)
 run-tests: $(TESTS) $(PROGRAM) $(EXAMPLES)
 	@BDLM=$(PROGRAM) tools/run-tests $(TESTS) $(wildcard tests/cli/test_*.sh)
 
-# Packages are looked at first and pkg-config asked again afterwards, hence the second make.
+# Packages are looked at first and pkg-config asked again afterwards, hence the second make; on all
+# cores, unless the first one was told how many.
+AGAIN = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 test: deps
-	@$(MAKE) --no-print-directory run-tests
+	@$(AGAIN) run-tests
 test-long: deps
-	@$(MAKE) --no-print-directory run-tests
+	@$(AGAIN) run-tests
 	@BDLM=$(PROGRAM) tools/run-tests $(wildcard tests/long/test_*.sh)
 demo: deps
-	@$(MAKE) --no-print-directory $(PROGRAM)
+	@$(AGAIN) $(PROGRAM)
 	@$(PROGRAM) demo --out demo
 bench: deps
-	@$(MAKE) --no-print-directory run-bench
+	@$(AGAIN) run-bench
 run-bench: $(BENCHES) $(PROGRAM)
 	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
 

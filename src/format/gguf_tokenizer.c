@@ -9,23 +9,22 @@
 // Kinds of tokens as these files number them.
 enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 };
 
-/* How text is split into words, by the name the files have for it. NULL: GPT-2's own splitting. */
-#define TO_NUMBERS   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
-#define FROM_NUMBERS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+/* How text is split into words, by the name the files have for it. */
 static const struct {
-    const char *name, *pattern;
+    const char *name;
+    const char *const *pattern;
     bool whole_words; // a word that is a token is taken without merging
     bool composed;    // NFC first
-} splittings[] = {{"qwen2", TO_NUMBERS FROM_NUMBERS, false, true},
-                  {"llama-bpe", TO_NUMBERS "{1,3}" FROM_NUMBERS, true, false},
-                  {"gpt-2", NULL, false, false}};
+} splittings[] = {{"qwen2", &bd_pattern_qwen, false, true},
+                  {"llama-bpe", &bd_pattern_llama3, true, false},
+                  {"gpt-2", &bd_pattern_gpt2, false, false}};
 enum { SPLITTINGS = sizeof splittings / sizeof *splittings };
 
 static const char *splitting_name(const bd_tokenizer *tokenizer, bd_error *err)
 {
     const char *pattern = bd_tokenizer_pattern(tokenizer);
     for (int i = 0; pattern && i < SPLITTINGS; i++)
-        if (!strcmp(pattern, splittings[i].pattern ? splittings[i].pattern : bd_pattern_gpt2))
+        if (!strcmp(pattern, *splittings[i].pattern))
             return splittings[i].name;
     bd_fail(
         err,
@@ -201,7 +200,9 @@ static json_t *tokenizer_json(const bd_gguf *file, const char *where, int64_t co
                 where, model ? model : "none", name ? name : "none");
         return NULL;
     }
-    json_t *root = bd_tokenizer_json_frame(splittings[kind].pattern);
+    // GPT-2's splitting is what a frame without a pattern says.
+    const char *pattern = *splittings[kind].pattern;
+    json_t *root = bd_tokenizer_json_frame(pattern == bd_pattern_gpt2 ? NULL : pattern);
     json_t *vocabulary = json_object(), *merges = json_array();
     int64_t bos = -1;
     bool add_bos = false, ok = root && vocabulary && merges;

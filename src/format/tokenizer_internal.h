@@ -177,7 +177,7 @@ typedef struct {
     bd_split_behavior behavior;
 } bd_stage;
 
-extern const char *const bd_pattern_gpt2, *const bd_pattern_qwen;
+extern const char *const bd_pattern_gpt2, *const bd_pattern_qwen, *const bd_pattern_llama3;
 
 /* Compile a pattern written for the Oniguruma engine so that PCRE2 finds the same words. */
 bool bd_stage_compile(bd_stage *stage, const char *pattern, const char *where, bd_error *err);

@@ -6,9 +6,11 @@
 
 const char *const bd_pattern_gpt2 =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const char *const bd_pattern_qwen = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-                                    "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
-                                    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+// Qwen and Llama 3 differ in how many digits make a word.
+#define TO_DIGITS   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+#define FROM_DIGITS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+const char *const bd_pattern_qwen = TO_DIGITS FROM_DIGITS;
+const char *const bd_pattern_llama3 = TO_DIGITS "{1,3}" FROM_DIGITS;
 
 // --- from Oniguruma's Ruby syntax to PCRE2 -------------------------------------------------------
 //
