@@ -279,6 +279,18 @@ bd_tile_class bd_visibility_classify(const bd_query_hull *queries, const bd_key_
     return empty ? BD_TILE_EMPTY : full ? BD_TILE_FULL : BD_TILE_PARTIAL;
 }
 
+bd_visibility bd_visibility_of_layer(const bd_visibility *pass, int64_t window)
+{
+    bd_visibility rule = *pass;
+    if (window == 0)
+        return rule;
+    assert(rule.kind == BD_CAUSAL || rule.kind == BD_BLOCK_DIFFUSION);
+    bool narrower = rule.kind == BD_CAUSAL && rule.window > 0 && rule.window < window;
+    rule.kind = BD_CAUSAL;
+    rule.window = narrower ? rule.window : window;
+    return rule;
+}
+
 bd_tile_class bd_visibility_tile(const bd_visibility *rule, int64_t b, bd_range q, bd_range k)
 {
     // Queries past the end exist in draft rows alone, as padding of a tile.

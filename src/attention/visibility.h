@@ -53,6 +53,11 @@ typedef struct {
  * a query index past the last block (a row that pads a tile) reads the last block's anchor. */
 bool bd_visibility_allows(const bd_visibility *rule, int64_t b, int64_t q, int64_t k);
 
+/* The rule of one layer under the rule of the whole pass. A layer with a window of its own (> 0)
+ * stays causal and sliding whatever the pass says; any other follows the pass (A-03). Not for doubled
+ * rows: causal order would show a token its own answer. */
+bd_visibility bd_visibility_of_layer(const bd_visibility *pass, int64_t window);
+
 typedef struct {
     int64_t begin, end; /* [begin, end) */
 } bd_range;

@@ -336,7 +336,7 @@ int bd_command_demo(int argc, char **argv)
               .text = "/usr/share/dictd/gcide.dict.dz",
               .megabytes = 6,
               .target_steps = 340,
-              .draft_steps = 450,
+              .draft_steps = 600,
               .student_steps = 300,
               .prompts = 12,
               .regenerated = 800};

@@ -48,21 +48,6 @@ static bd_visibility rule_of(const bd_forward *input)
     return rule;
 }
 
-/* A layer with a window of its own keeps it whatever the rule of the pass is (A-03): it stays
- * causal. Documents still do not see each other. */
-static bd_visibility layer_rule(const pass *p, int64_t window)
-{
-    bd_visibility rule = p->rule;
-    if (window == 0)
-        return rule;
-    // The doubled layout holds each position twice; causal order would show a token its own answer.
-    assert(rule.kind == BD_CAUSAL || rule.kind == BD_BLOCK_DIFFUSION);
-    bool narrower = rule.kind == BD_CAUSAL && rule.window > 0 && rule.window < window;
-    rule.kind = BD_CAUSAL;
-    rule.window = narrower ? rule.window : window;
-    return rule;
-}
-
 /* New keys or values are appended to the cache; attention then reads all of it. */
 static bd_value *through_cache(bd_tape *tape, const bd_cache *cache, float *rows, bd_value *fresh)
 {
@@ -96,7 +81,7 @@ static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_
         value = through_cache(tape, p->cache, p->cache->value[index], value);
     }
     bd_visibility *rule = bd_arena_alloc(tape->arena, sizeof *rule);
-    *rule = layer_rule(p, c->layer_window[index]);
+    *rule = bd_visibility_of_layer(&p->rule, c->layer_window[index]);
     const bd_attention attention = {.rule = rule,
                                     .batch = p->rows,
                                     .query_heads = c->query_heads,

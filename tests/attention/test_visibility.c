@@ -213,6 +213,39 @@ static void test_truncation(void **state)
 
 /* --- tiles ----------------------------------------------------------------------------------- */
 
+// T-09: a token that is decoded alone sees what is there, in both kinds alike; padding never.
+static void test_decoding(void **state)
+{
+    (void)state;
+    static const int32_t segments[8] = {1, 1, 0, 1, 0, 0, 1, 0}, query_segment[1] = {1};
+    for (int blocks = 0; blocks < 2; blocks++) {
+        const bd_visibility rule = {.kind = blocks ? BD_BLOCK_DIFFUSION : BD_CAUSAL,
+                                    .block_size = 4,
+                                    .query_length = 1,
+                                    .key_length = 8,
+                                    .query_offset = 7,
+                                    .query_segment = query_segment,
+                                    .key_segment = segments};
+        for (int64_t k = 0; k < 8; k++)
+            assert_int_equal(bd_visibility_allows(&rule, 0, 0, k), segments[k] == 1);
+    }
+}
+
+// T-10: which rule a layer follows: the pass's, unless it slides by itself.
+static void test_layers(void **state)
+{
+    (void)state;
+    const bd_visibility blocks = {.kind = BD_BLOCK_DIFFUSION, .block_size = 4}, causal = {0};
+    assert_int_equal(bd_visibility_of_layer(&blocks, 0).kind, BD_BLOCK_DIFFUSION);
+    assert_int_equal(bd_visibility_of_layer(&blocks, 3).kind, BD_CAUSAL);
+    assert_int_equal(bd_visibility_of_layer(&blocks, 3).window, 3);
+    assert_int_equal(bd_visibility_of_layer(&causal, 0).kind, BD_CAUSAL);
+    assert_int_equal(bd_visibility_of_layer(&causal, 0).window, 0);
+    const bd_visibility narrow = {.kind = BD_CAUSAL, .window = 2};
+    assert_int_equal(bd_visibility_of_layer(&narrow, 3).window, 2);
+    assert_int_equal(bd_visibility_of_layer(&narrow, 1).window, 1);
+}
+
 static void check_tiles(const bd_visibility *rule, int64_t tile_q, int64_t tile_k,
                         const char *wanted)
 {
@@ -376,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_causal),          cmocka_unit_test(test_segments),
         cmocka_unit_test(test_doubled),         cmocka_unit_test(test_draft),
         cmocka_unit_test(test_generation),      cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_decoding),        cmocka_unit_test(test_layers),
         cmocka_unit_test(test_tile_classes),    cmocka_unit_test(test_tiles_are_sound),
         cmocka_unit_test(test_golden_table),
     };
