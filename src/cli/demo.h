@@ -16,6 +16,11 @@ typedef struct {
     bool identical; /* every comparison so far */
 } bd_demo;
 
+/* What all of its training has in common. */
+#define BD_DEMO_BATCH "--sequence-length", "256", "--batch-size", "8"
+#define BD_DEMO_SCHEDULE                                                                           \
+    "--warmup-ratio", "0.05", "--schedule", "cosine", "--final-lr-fraction", "0.05"
+
 /* OUT/name in one of a few rotating buffers: enough for the arguments of one command. */
 const char *bd_demo_path(const bd_demo *demo, const char *name);
 
