@@ -126,9 +126,10 @@ static void compare(bd_answer *answer)
 static bool one_record(examination *x, const bd_record *record, bd_answer_score *score,
                        bd_error *err)
 {
-    const bd_message *last = &record->messages[record->message_count - 1];
-    if (record->kind != BD_RECORD_CONVERSATION || record->message_count < 2 ||
-        strcmp(last->role, "assistant") != 0 || !last->content)
+    const bd_message *last = NULL;
+    if (record->kind == BD_RECORD_CONVERSATION && record->message_count >= 2)
+        last = &record->messages[record->message_count - 1];
+    if (!last || strcmp(last->role, "assistant") != 0 || !last->content)
         return bd_fail(err, "no answer at the end, wanted prompt and completion, or messages");
     size_t mark = bd_arena_mark(x->arena);
     int32_t *out = bd_arena_ints(x->arena, x->options->most_tokens);

@@ -77,7 +77,7 @@ bool bd_wire_watch_open(void *context, void *socket, const char *name, bd_wire_w
 {
     char address[80];
     snprintf(address, sizeof address, "inproc://%.60s", name);
-    *watch = (bd_wire_watch){0};
+    *watch = (bd_wire_watch){.watched = socket};
     if (zmq_socket_monitor(socket, address,
                            ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0 ||
         !(watch->socket = zmq_socket(context, ZMQ_PAIR)) ||
@@ -88,6 +88,14 @@ bool bd_wire_watch_open(void *context, void *socket, const char *name, bd_wire_w
 
 void bd_wire_watch_close(bd_wire_watch *watch)
 {
+    if (watch->socket) {
+        // No more events, and those that are there taken: the library forgets to free what a closed
+        // watch leaves behind.
+        char rest[256];
+        zmq_socket_monitor(watch->watched, NULL, 0);
+        while (zmq_recv(watch->socket, rest, sizeof rest, ZMQ_DONTWAIT) >= 0)
+            continue;
+    }
     bd_wire_close(watch->socket, 0);
     *watch = (bd_wire_watch){0};
 }

@@ -38,7 +38,8 @@ bool bd_wire_fail(const char *address, const char *what, bd_error *err); /* errn
 
 /* The peers of a socket as they come and go. */
 typedef struct {
-    void *socket; /* ZMQ_PAIR to poll */
+    void *socket;  /* ZMQ_PAIR to poll */
+    void *watched; /* not owned; open until the watch is closed */
     int64_t peers;
 } bd_wire_watch;
 bool bd_wire_watch_open(void *context, void *socket, const char *name, bd_wire_watch *watch,
