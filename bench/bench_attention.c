@@ -1,6 +1,6 @@
 /* bench_attention - how close block-sparse attention comes to what the cores can do.
  *
- *     bench_attention [draft | lengths | decode | dense]        default: all; OMP_NUM_THREADS sets
+ *     bench_attention [draft | lengths | pairs | decode | dense] default: all; OMP_NUM_THREADS sets
  * the threads
  *
  * Every sample is taken between two bursts of multiply-adds that touch no memory, on the same
@@ -249,6 +249,37 @@ static void bench_lengths(bd_arena *arena, bd_dtype compute)
         }
 }
 
+/* Cost by visible pairs: each rule against the same kernel with nothing hidden, which is what a dense
+ * mask pays for.. */
+static void bench_pairs(bd_arena *arena, bd_dtype compute)
+{
+    static const int64_t lengths[] = {512, 2048, 8192};
+    printf("visible pairs, %s, 4 x 64, forward and backward\n", bd_dtype_name(compute));
+    for (int i = 0; i < 3; i++) {
+        const int64_t length = lengths[i];
+        double all = 0;
+        for (int kind = 0; kind < 3; kind++) {
+            size_t mark = bd_arena_mark(arena);
+            const bd_visibility rule = {.kind = kind == 1 ? BD_CAUSAL : BD_BLOCK_DIFFUSION,
+                                        .block_size = kind == 0 ? length : 32,
+                                        .query_length = length,
+                                        .key_length = length};
+            bench_case c = make_case(arena, &rule, 4, 64, compute);
+            double seconds =
+                best_time(forward, &c, arena, 0.3) + best_time(backward, &c, arena, 0.6);
+            const double pairs = c.pairs;
+            all = kind == 0 ? seconds : all;
+            printf("L = %5lld  %-18s %10.0f pairs (%5.1f%%) %9.2f ms, %.3f of all pairs' time\n",
+                   (long long)length,
+                   kind == 0   ? "everything"
+                   : kind == 1 ? "causal"
+                               : "blocks of 32",
+                   pairs, 100 * pairs / (double)(length * length), seconds * 1e3, seconds / all);
+            bd_arena_release(arena, mark);
+        }
+    }
+}
+
 /* One token or a few against a cache, as generation does it: microseconds a call. */
 static void bench_decode(bd_arena *arena, bd_dtype compute)
 {
@@ -314,6 +345,8 @@ int main(int argc, char **argv)
             bench_draft(arena, compute);
         if (!*only || strcmp(only, "lengths") == 0)
             bench_lengths(arena, compute);
+        if (!*only || strcmp(only, "pairs") == 0)
+            bench_pairs(arena, compute);
         if (!*only || strcmp(only, "decode") == 0)
             bench_decode(arena, compute);
     }
