@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "cli/command.h"
 #include "cli/generate_blocks.h"
+#include "cli/profile.h"
 
 // --- totals --------------------------------------------------------------------------------------
 
@@ -85,6 +86,7 @@ typedef struct {
     bool compare, json, ignore_eos;
     int32_t stops[BD_MOST_STOPS];
     bd_arena *arena;
+    bd_profile_choice profile;
     bd_writer *dump; // one line per cycle
     // While text streams.
     bd_token_stream stream;
@@ -324,6 +326,7 @@ static bool generate(command *c, bd_error *err)
     bool ok = true;
     for (int64_t i = 0; ok && i < c->prompts.count; i++)
         ok = one_prompt(c, i, &plain, &drafted, samples, err);
+    bd_profile_stop(); // what follows measures
     ok = ok && (!c->pair.drafter || bd_pair_measure(&c->pair, &drafted.last, &cost, err));
     if (ok && c->json) {
         json_t *out = results(c, &plain, &drafted, &cost, samples);
@@ -379,6 +382,7 @@ int bd_command_generate(int argc, char **argv)
     };
     memcpy(list + count, more, sizeof more);
     count += (int)(sizeof more / sizeof *more);
+    count += bd_profile_options(&c.profile, list + count);
     count += bd_block_options(&c.blocks, list + count);
     const bd_options options = {
         .command = "generate",
@@ -391,11 +395,12 @@ int bd_command_generate(int argc, char **argv)
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("generate", &err);
-    bool ok = prepare(&c, &err) && generate(&c, &err);
+    bool ok = prepare(&c, &err) && bd_profile_chosen_start(&c.profile, &err) && generate(&c, &err);
     if (c.dump && ok)
         ok = bd_writer_commit(c.dump, &err);
     else if (c.dump)
         bd_writer_abandon(c.dump);
+    ok = ok && bd_profile_chosen_report(&c.profile, &err);
     bd_text_free(&c.shown);
     bd_arena_destroy(c.arena);
     bd_prompts_free(&c.prompts);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/progress.h"
 
 struct bd_decoder {
@@ -70,7 +71,7 @@ void bd_decoder_free(bd_decoder *d)
     free(d);
 }
 
-/* Read tokens behind those kept; logits of the last `rows` of them. */
+/* Read tokens behind those kept; logits of the last `rows` of them. The caller's phase. */
 static const float *read_tokens(bd_decoder *d, const int32_t *tokens, int64_t count, int64_t rows,
                                 bd_error *err)
 {
@@ -112,7 +113,13 @@ static const float *read_tokens(bd_decoder *d, const int32_t *tokens, int64_t co
 const float *bd_decoder_try(bd_decoder *d, const int32_t *tokens, int64_t count, bd_error *err)
 {
     assert(count > 0);
-    return read_tokens(d, tokens, count, count, err);
+    static bd_profile_site site = {.name = "verify", .kind = BD_PROFILE_PHASE};
+    static bd_profile_site alone = {.name = "decode", .kind = BD_PROFILE_PHASE};
+    bd_profile_site *phase = count > 1 ? &site : &alone;
+    bd_profile_begin(phase);
+    const float *logits = read_tokens(d, tokens, count, count, err);
+    bd_profile_end(phase, 0, 0);
+    return logits;
 }
 
 static bool tell_draft(bd_decoder *d, const float *features, int64_t rows, bd_error *err)
@@ -167,19 +174,22 @@ int64_t bd_decoder_known(const bd_decoder *d, const int32_t *tokens, int64_t cou
 const float *bd_decoder_follow(bd_decoder *d, const int32_t *tokens, int64_t count, bd_error *err)
 {
     assert(count > 0);
+    static bd_profile_site site = {.name = "prompt", .kind = BD_PROFILE_PHASE};
     int64_t same = bd_decoder_known(d, tokens, count);
     d->length = same;
     d->tried = 0;
     if (d->session)
         cut_draft(d, same);
     const float *logits = NULL;
-    while (d->length < count) {
+    bool ok = true;
+    bd_profile_begin(&site);
+    while (ok && d->length < count) {
         int64_t left = count - d->length, part = left < CHUNK ? left : CHUNK;
         logits = read_tokens(d, tokens + d->length, part, part == left, err);
-        if (!logits || !bd_decoder_keep(d, part, err))
-            return NULL;
+        ok = logits && bd_decoder_keep(d, part, err);
     }
-    return logits;
+    bd_profile_end(&site, 0, 0);
+    return ok ? logits : NULL;
 }
 
 int64_t bd_decoder_propose(bd_decoder *d, int32_t last_token, bd_proposal *proposal, bd_error *err)
@@ -187,7 +197,12 @@ int64_t bd_decoder_propose(bd_decoder *d, int32_t last_token, bd_proposal *propo
     proposal->count = 0;
     if (!d->session)
         return 0;
-    return tell_pending(d, err) ? bd_draft_propose(d->session, last_token, proposal, err) : -1;
+    static bd_profile_site site = {.name = "draft", .kind = BD_PROFILE_PHASE};
+    bd_profile_begin(&site);
+    int64_t count =
+        tell_pending(d, err) ? bd_draft_propose(d->session, last_token, proposal, err) : -1;
+    bd_profile_end(&site, 0, 0);
+    return count;
 }
 
 int64_t bd_decoder_length(const bd_decoder *d)

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "base/profile.h"
 #include "base/threads.h"
 #include "tensor/isa/matmul.h"
 
@@ -151,6 +152,8 @@ static void pack_panel(void *context, int64_t panel)
 bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, int64_t in,
                   bd_pack_order order, void *storage)
 {
+    static bd_profile_site site = {.name = "pack weights", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     assert(out >= 0 && in >= 0);
     const bd_matmul_kernels *table = kernels();
     pack_job job = {
@@ -170,6 +173,8 @@ bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, 
     } else {
         bd_parallel(count, pack_panel, &job);
     }
+    bd_profile_end(&site, 0,
+                   (double)(out * in) * (double)(bd_dtype_size(w_dtype) + bd_dtype_size(dtype)));
     return (bd_packed){.dtype = dtype, .out = out, .in = in, .data = storage};
 }
 
@@ -335,17 +340,23 @@ void bd_matmul_several(const bd_product *products, int count, const float *x, in
     assert(count > 0 && count <= BD_MOST_PRODUCTS);
     if (rows <= 0)
         return;
+    static bd_profile_site sites[2] = {{.name = "matmul f32", .kind = BD_PROFILE_F32},
+                                       {.name = "matmul bf16", .kind = BD_PROFILE_BF16}};
+    bd_profile_site *site = &sites[products[0].w->dtype == BD_BF16];
+    bd_profile_begin(site);
     const size_t mark = bd_arena_mark(scratch);
     const bd_matmul_kernels *table = kernels();
     const bd_dtype dtype = products[0].w->dtype;
     const bd_tile_format format = format_of(table, dtype);
     const int64_t in = products[0].w->in;
+    int64_t columns = 0; // of all products
     product_job job = {.table = table, .rows = rows, .accumulate = mode == BD_ACCUMULATE};
     for (int i = 0; i < count; i++) {
         const bd_packed *w = products[i].w;
         assert(w->dtype == dtype && w->in == in);
         if (w->out <= 0)
             continue;
+        columns += w->out;
         product_part *part = &job.part[job.parts++];
         *part = (product_part){.panels = panels_of(table, format, w->out, table->panel_columns, in),
                                .b = w->data,
@@ -361,6 +372,9 @@ void bd_matmul_several(const bd_product *products, int count, const float *x, in
         bd_parallel(job.groups * job.row_blocks, multiply_task, &job);
     }
     bd_arena_release(scratch, mark);
+    bd_profile_end(site, 2.0 * (double)rows * (double)in * (double)columns,
+                   (double)bd_dtype_size(dtype) * (double)in * (double)columns +
+                       4.0 * (double)rows * (double)(in + columns * (mode == BD_STORE ? 1 : 2)));
 }
 
 void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_stride,
@@ -451,6 +465,10 @@ void bd_matmul_weight_gradient(bd_dtype compute, const float *dy, int64_t dy_str
                                int64_t x_stride, int64_t rows, int64_t out, int64_t in, float *dw,
                                bd_arena *scratch)
 {
+    static bd_profile_site sites[2] = {{.name = "weight gradient f32", .kind = BD_PROFILE_F32},
+                                       {.name = "weight gradient bf16", .kind = BD_PROFILE_BF16}};
+    bd_profile_site *site = &sites[compute == BD_BF16];
+    bd_profile_begin(site);
     const size_t mark = bd_arena_mark(scratch);
     const bd_matmul_kernels *table = kernels();
     bd_tile_format format = format_of(table, compute);
@@ -477,4 +495,6 @@ void bd_matmul_weight_gradient(bd_dtype compute, const float *dy, int64_t dy_str
         bd_parallel(panel_count(&job.left) * panel_count(&job.right), gradient_task, &job);
     }
     bd_arena_release(scratch, mark);
+    bd_profile_end(site, 2.0 * (double)rows * (double)out * (double)in,
+                   4.0 * (double)rows * (double)(out + in) + 8.0 * (double)out * (double)in);
 }
