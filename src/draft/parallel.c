@@ -115,9 +115,22 @@ static bool refill(run *r, const bool *ended, bd_error *err)
     return true;
 }
 
-static bool go(run *r, int64_t places, int64_t capacity, bd_error *err)
+/* Tokens of the longest text. A cache's layers lie `capacity` apart, and the first touch of each takes
+ * a huge page: room that nobody uses would cost time in every place. */
+static int64_t longest(const run *r)
+{
+    int64_t most = 1;
+    for (int64_t i = 0; i < r->count; i++) {
+        int64_t tokens = r->texts[i].prompt_count + r->texts[i].most;
+        most = tokens > most ? tokens : most;
+    }
+    return most;
+}
+
+static bool go(run *r, int64_t places, bd_error *err)
 {
     bool ended[BD_MOST_PARALLEL], failed = false;
+    const int64_t capacity = longest(r);
     for (int64_t i = 0; i < places && i < r->count; i++) {
         place *p = &r->places[i];
         if (!(p->decoder = bd_decoder_create(r->target, NULL, capacity, err)))
@@ -158,7 +171,7 @@ bool bd_generate_parallel(bd_model *target, int64_t capacity, bd_parallel_text *
         texts[i].count = 0;
         texts[i].ended = BD_ENDED_BY_LIMIT;
     }
-    bool ok = check(&r, capacity, err) && go(&r, places, capacity, err);
+    bool ok = check(&r, capacity, err) && go(&r, places, err);
     for (int64_t i = 0; i < places; i++)
         bd_decoder_free(r.places[i].decoder);
     return ok;

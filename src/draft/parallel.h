@@ -31,7 +31,7 @@ typedef struct {
     double prefill_seconds, decode_seconds;
 } bd_parallel_report;
 
-/* `places` at a time (1 .. BD_MOST_PARALLEL), in their order; capacity: of each place's cache. Of the
+/* `places` at a time (1 .. BD_MOST_PARALLEL), in their order; capacity: tokens of prompt and text at most. Of the
  * options sampling and stop tokens are used. done(self, index), where wanted, is told each text that
  * ended, in no particular order; false ends the call without an error. */
 bool bd_generate_parallel(bd_model *target, int64_t capacity, bd_parallel_text *texts,
