@@ -93,7 +93,7 @@ static int64_t rows_at_once(const bd_attention *a, int64_t floats)
 
 static void check_shape(const bd_attention *a)
 {
-    assert(a->compute == BD_F32 || a->compute == BD_BF16);
+    assert(a->compute == BD_F32 || a->compute == BD_BF16 || a->compute == BD_Q8_0);
     assert(a->key_heads > 0 && a->query_heads % a->key_heads == 0);
     assert(a->head_size > 0 && a->head_size <= BD_MOST_HEAD_SIZE && a->scale > 0);
     (void)a;

@@ -1,21 +1,16 @@
 #include "tensor/matmul.h"
 
 #include <assert.h>
-#include <math.h>
 
 #include "base/threads.h"
 #include "tensor/isa/matmul.h"
+#include "tensor/quantized.h"
+#include "tensor/split.h"
 
 // A tile walks over some steps of a panel before the next rows do, which find them in a cache: 256
 // steps are 64 KB at the widest. Two tiles take turns faster, so that reading ahead (below) stays
 // smooth.
 enum { BLOCK_STEPS = 256, TWO_TILES_STEPS = 64, BLOCK_ROWS = 96, WIDEST_PANEL = 64 };
-// Less work than this (about 1.5 microseconds) is not worth waking a second thread. A byte of weights
-// takes as long as this many operations, on caches' and memory's side alike.
-#define SMALL_PRODUCT 3e5
-#define BYTE_WORK     4.0
-// Less than this (about 50 microseconds) is over before a thread that lost its core comes back.
-#define SHORT_PRODUCT 2e7
 
 #define ENTRY(level) &bd_matmul_kernels_##level,
 static const bd_matmul_kernels *const tables[BD_ISA_COUNT] = {BD_FOR_EACH_ISA(ENTRY)};
@@ -33,11 +28,6 @@ static int64_t ceil_div(int64_t a, int64_t b)
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 // A matrix [summed, columns] cut into panels in one of the formats.
@@ -93,6 +83,8 @@ static bd_tile_format format_of(const bd_matmul_kernels *table, bd_dtype dtype)
 
 size_t bd_packed_bytes(bd_dtype dtype, int64_t out, int64_t in)
 {
+    if (dtype == BD_Q8_0)
+        return bd_quantized_bytes(out, in);
     // The widest vectors have 16 columns; a pair of bf16 is never cut.
     size_t columns = (size_t)ceil_div(out, 16) * 16;
     return columns * (size_t)(in + (in & 1)) * bd_dtype_size(dtype);
@@ -152,6 +144,11 @@ bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, 
                   bd_pack_order order, void *storage)
 {
     assert(out >= 0 && in >= 0);
+    if (dtype == BD_Q8_0) {
+        assert(order == BD_AS_STORED);
+        bd_quantized_pack(w, w_dtype, out, in, storage);
+        return (bd_packed){.dtype = dtype, .out = out, .in = in, .data = storage};
+    }
     const bd_matmul_kernels *table = kernels();
     pack_job job = {
         .table = table,
@@ -262,25 +259,13 @@ static void multiply_task(void *context, int64_t task)
     }
 }
 
-// Enough tasks to keep every thread busy to the end, few enough to reuse what the caches hold. A
-// short product is cut once for each thread: its panels are read in as long stretches as they can
-// be.
 static void split_product(product_job *job)
 {
-    const int64_t count = job->panel_count, threads = bd_threads_count();
     const panels *widest = &job->part[0].panels;
-    const double panel_work = (double)(widest->panel_columns * widest->steps) *
-                              fmax(2.0 * (double)job->rows, BYTE_WORK * (double)widest->step_bytes);
-    const double work = (double)count * panel_work;
+    const int64_t cells = widest->panel_columns * widest->steps;
     job->row_blocks = ceil_div(job->rows, BLOCK_ROWS);
-    job->groups = 1;
-    if (threads > 1 && work >= SMALL_PRODUCT) {
-        int64_t panel_bytes = widest->panel_columns * widest->steps * widest->step_bytes;
-        int64_t fit = larger(1, ((int64_t)1 << 20) / larger(1, panel_bytes));
-        int64_t tasks = work < SHORT_PRODUCT ? threads : 8 * threads;
-        int64_t wanted = larger(ceil_div(tasks, job->row_blocks), ceil_div(count, fit));
-        job->groups = larger(1, smaller(count, wanted));
-    }
+    job->groups = bd_split_panels(job->panel_count, cells * widest->step_bytes,
+                                  2.0 * (double)(cells * job->rows), job->row_blocks);
 }
 
 typedef struct {
@@ -335,6 +320,10 @@ void bd_matmul_several(const bd_product *products, int count, const float *x, in
     assert(count > 0 && count <= BD_MOST_PRODUCTS);
     if (rows <= 0)
         return;
+    if (products[0].w->dtype == BD_Q8_0) {
+        bd_quantized_products(products, count, x, rows, x_stride, mode, scratch);
+        return;
+    }
     const size_t mark = bd_arena_mark(scratch);
     const bd_matmul_kernels *table = kernels();
     const bd_dtype dtype = products[0].w->dtype;
