@@ -139,8 +139,8 @@ static double weight_bytes(const bd_model *model)
     double bytes = 0;
     for (int64_t i = 0; i < model->parameters.count; i++)
         if (model->parameters.items[i]->rank == 2)
-            bytes += (double)(model->parameters.items[i]->count *
-                              (int64_t)bd_dtype_size(model->compute));
+            bytes += (double)bd_packed_bytes(model->compute, model->parameters.items[i]->shape[0],
+                                             model->parameters.items[i]->shape[1]);
     return bytes;
 }
 
@@ -197,8 +197,9 @@ int main(int argc, char **argv)
     bd_threads_set(0);
     for (size_t i = 0; ok && i < sizeof shapes / sizeof *shapes; i++)
         if (wanted(shapes[i].name, argc, argv))
-            ok =
-                bench(&shapes[i], BD_F32, rounds, &err) && bench(&shapes[i], BD_BF16, rounds, &err);
+            ok = bench(&shapes[i], BD_F32, rounds, &err) &&
+                 bench(&shapes[i], BD_BF16, rounds, &err) &&
+                 bench(&shapes[i], BD_Q8_0, rounds, &err);
     if (!ok)
         fprintf(stderr, "bench_decode: %s\n", err.message);
     return !ok;

@@ -13,7 +13,9 @@ typedef enum {
     BD_I8,
     BD_U8,
     BD_BOOL,
-    BD_DTYPE_COUNT
+    BD_DTYPE_COUNT,
+    BD_Q8_0 =
+        BD_DTYPE_COUNT /* blocks of 32 int8 and a scale: how products run, no array's format */
 } bd_dtype;
 
 #endif

@@ -94,7 +94,7 @@ static int64_t rows_at_once(const bd_attention *a, int64_t floats)
 
 static void check_shape(const bd_attention *a)
 {
-    assert(a->compute == BD_F32 || a->compute == BD_BF16);
+    assert(a->compute == BD_F32 || a->compute == BD_BF16 || a->compute == BD_Q8_0);
     assert(a->key_heads > 0 && a->query_heads % a->key_heads == 0);
     assert(a->head_size > 0 && a->head_size <= BD_MOST_HEAD_SIZE && a->scale > 0);
     (void)a;
@@ -153,7 +153,7 @@ void bd_attention_forward(const bd_attention *a, const float *query, const float
     check_shape(a);
     static bd_profile_site sites[2] = {{.name = "attention f32", .kind = BD_PROFILE_F32},
                                        {.name = "attention bf16", .kind = BD_PROFILE_BF16}};
-    bd_profile_site *site = &sites[a->compute == BD_BF16];
+    bd_profile_site *site = &sites[a->compute != BD_F32];
     bd_profile_begin(site);
     double pairs = 0;
     const bd_attention_forward_kernels *kernels = forward_kernels[bd_isa()];
@@ -234,7 +234,7 @@ void bd_attention_backward(const bd_attention *a, const float *query, const floa
     check_shape(a);
     static bd_profile_site sites[2] = {{.name = "attention f32, back", .kind = BD_PROFILE_F32},
                                        {.name = "attention bf16, back", .kind = BD_PROFILE_BF16}};
-    bd_profile_site *site = &sites[a->compute == BD_BF16];
+    bd_profile_site *site = &sites[a->compute != BD_F32];
     bd_profile_begin(site);
     double pairs = 0;
     const bd_attention_backward_kernels *kernels = backward_kernels[bd_isa()];

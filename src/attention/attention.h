@@ -23,7 +23,9 @@ typedef struct {
     const bd_visibility *rule;
     int64_t batch, query_heads, key_heads, head_size; /* head_size 1..BD_MOST_HEAD_SIZE */
     float scale;                                      /* above 0 */
-    bd_dtype compute;  /* BD_F32, or BD_BF16: inputs of the products rounded to bf16, f32 sums */
+    bd_dtype
+        compute; /* BD_F32, or BD_BF16: inputs of the products rounded to bf16, f32 sums; beside
+                          weights in BD_Q8_0 attention is that of BD_BF16 */
     const float *sink; /* [query_heads]: a logit more per head, its probability dropped; or NULL */
 } bd_attention;
 

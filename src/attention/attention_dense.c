@@ -47,7 +47,7 @@ static int64_t query_at(const bd_attention *a, const dense_task *t, int64_t head
 
 static double as_input(const bd_attention *a, float x)
 {
-    return (double)(a->compute == BD_BF16 ? bd_bf16_to_f32(bd_bf16_from_f32(x)) : x);
+    return (double)(a->compute == BD_F32 ? x : bd_bf16_to_f32(bd_bf16_from_f32(x)));
 }
 
 static double dot(const bd_attention *a, const float *x, const float *y)

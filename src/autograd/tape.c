@@ -14,7 +14,7 @@ struct bd_note {
 
 bd_tape bd_tape_begin(bd_arena *arena, bd_dtype compute, bool recording)
 {
-    assert(compute == BD_F32 || compute == BD_BF16);
+    assert(compute == BD_F32 || compute == BD_BF16 || (compute == BD_Q8_0 && !recording));
     return (bd_tape){.arena = arena, .compute = compute, .recording = recording};
 }
 

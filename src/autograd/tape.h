@@ -30,7 +30,8 @@ typedef struct bd_note bd_note;
 
 typedef struct {
     bd_arena *arena;
-    bd_dtype compute; /* BD_F32 or BD_BF16: what the inputs of products are rounded to */
+    bd_dtype compute; /* BD_F32 or BD_BF16: what the inputs of products are rounded to; BD_Q8_0 only
+                         without recording */
     bool recording;
     bd_note *last;
 } bd_tape;

@@ -27,6 +27,7 @@ typedef enum {
     BD_PROFILE_PHASE,  /* holds other scopes */
     BD_PROFILE_F32,    /* multiply-adds in f32 */
     BD_PROFILE_BF16,   /* multiply-adds of bf16 */
+    BD_PROFILE_INT8,   /* multiply-adds of int8 */
     BD_PROFILE_MEMORY, /* bytes */
 } bd_profile_kind;
 

@@ -46,7 +46,7 @@ static bool run(produce *p, bd_error *err)
     if (p->threads > 0)
         bd_threads_set((int)p->threads);
     bd_catch_signals();
-    bd_model *target = bd_model_open(p->model, !strcmp(p->dtype, "bf16") ? BD_BF16 : BD_F32, err);
+    bd_model *target = bd_model_open(p->model, bd_compute_from_name(p->dtype), err);
     if (!target)
         return false;
     p->last = bd_seconds();

@@ -17,8 +17,9 @@ int bd_pair_options(bd_pair *pair, bd_option *list)
          &pair->draft, 0, 0, false},
         {"tokenizer", NULL, BD_ARGUMENT_TEXT, "FOLDER", "tokenizer, if not the model folder's",
          &pair->tokenizer, 0, 0, false},
-        {"dtype", NULL, BD_ARGUMENT_CHOICE, "bf16|f32",
-         "what matrix products round their inputs to (bf16)", &pair->dtype, 0, 0, false},
+        {"dtype", NULL, BD_ARGUMENT_CHOICE, "bf16|f32|q8_0",
+         "what matrix products round their inputs to (bf16); q8_0: weights in blocks of int8 too",
+         &pair->dtype, 0, 0, false},
         {"ctx-size", "c", BD_ARGUMENT_INT, "N",
          "tokens of context (the model's positions, at most 8192)", &pair->context, 1, 1e7, false},
         {"threads", "t", BD_ARGUMENT_INT, "N", "threads (all cores, or OMP_NUM_THREADS)",
@@ -32,7 +33,7 @@ bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err)
 {
     if (pair->threads > 0)
         bd_threads_set((int)pair->threads);
-    bd_dtype compute = pair->dtype && !strcmp(pair->dtype, "f32") ? BD_F32 : BD_BF16;
+    bd_dtype compute = bd_compute_from_name(pair->dtype ? pair->dtype : "bf16");
     if (!(pair->target = bd_model_open(pair->model, compute, err)) ||
         (text &&
          !(pair->text = bd_tokenizer_open(pair->tokenizer ? pair->tokenizer : pair->model, err))))

@@ -47,7 +47,9 @@ static double best_seconds(const bd_profile_row *row, const bd_ceilings *ceiling
 {
     if (row->kind == BD_PROFILE_PHASE)
         return NAN;
-    double rate = row->kind == BD_PROFILE_BF16 ? ceilings->bf16 : ceilings->f32;
+    double rate = row->kind == BD_PROFILE_BF16   ? ceilings->bf16
+                  : row->kind == BD_PROFILE_INT8 ? ceilings->int8
+                                                 : ceilings->f32;
     double reading = ceilings->read > 0 ? row->bytes / ceilings->read : 0;
     double best = fmax(row->flops / rate, reading);
     return best > 0 ? best : NAN;
@@ -88,9 +90,9 @@ static void print_table(void)
     bd_ceilings ceilings = bd_ceilings_measure();
     fprintf(stderr,
             "\nprofile: %.2f s, %s, %d thread%s; ceilings just measured: %.0f GFLOP/s f32, %.0f "
-            "GFLOP/s bf16, %.1f GB/s read\n",
+            "GFLOP/s bf16, %.0f Gop/s int8, %.1f GB/s read\n",
             wall, bd_isa_name(bd_isa()), bd_threads_count(), bd_threads_count() == 1 ? "" : "s",
-            ceilings.f32 * 1e-9, ceilings.bf16 * 1e-9, ceilings.read * 1e-9);
+            ceilings.f32 * 1e-9, ceilings.bf16 * 1e-9, ceilings.int8 * 1e-9, ceilings.read * 1e-9);
     fprintf(stderr, "%-28s %8s %11s %11s %7s %8s %8s %7s\n", "", "calls", "total ms", "self ms",
             "share", "GFLOP/s", "GB/s", "ceiling");
     for (int i = 0; i < count; i++) {

@@ -26,7 +26,7 @@ int bd_run_options(bd_run_arguments *run, bd_option *list)
 
 bd_dtype bd_recipe_dtype(const bd_recipe *recipe, const char *name)
 {
-    return bd_recipe_is(recipe, name, "bf16") ? BD_BF16 : BD_F32;
+    return bd_compute_from_name(bd_recipe_word(recipe, name));
 }
 
 void bd_recipe_threads(const bd_recipe *recipe)

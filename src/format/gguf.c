@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "tensor/quantized.h"
 
 enum { MOST_KEYS = 4096, MOST_TENSORS = 1 << 16, MOST_KEY = 65535 };
 

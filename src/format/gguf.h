@@ -48,7 +48,7 @@ typedef enum {
     BD_GGUF_VALUES
 } bd_gguf_value_type;
 
-enum { BD_GGUF_RANK = 4, BD_GGUF_MOST_NAME = 63, BD_Q8_GROUP = 32, BD_Q8_BYTES = 34 };
+enum { BD_GGUF_RANK = 4, BD_GGUF_MOST_NAME = 63 };
 
 typedef struct {
     const char *name;
@@ -123,10 +123,5 @@ void bd_gguf_put_next(bd_gguf_out *out, const char *text, size_t size);
 void bd_gguf_put_tensor(bd_gguf_out *out, const char *name, bd_gguf_type type, int rank,
                         const int64_t *shape, bd_dtype from, const void *data);
 bool bd_gguf_commit(bd_gguf_out *out, const char *path, bd_error *err);
-
-/* Q8_0: groups of 32 values as an f16 scale amax / 127 and 32 int8, halves rounded away from zero;
- * count is a multiple of 32. */
-void bd_q8_from_f32(const float *source, void *target, int64_t count);
-void bd_q8_to_f32(const void *source, float *target, int64_t count);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "format/tokenizer_text.h"
+#include "tensor/quantized.h"
 
 enum { ALIGNMENT = 32, CHUNK = 1 << 16 }; // CHUNK values are converted at a time
 
@@ -216,38 +217,4 @@ bool bd_gguf_commit(bd_gguf_out *out, const char *path, bd_error *err)
     bd_text_free(&head);
     bd_gguf_abandon(out);
     return ok && writer;
-}
-
-// --- Q8_0 ----------------------------------------------------------------------------------------
-
-/* Halves away from zero; what is no number becomes 0. */
-static uint8_t round_to_int8(float value)
-{
-    return (uint8_t)(int8_t)(value >= -127.5f && value <= 127.5f ? roundf(value) : 0);
-}
-
-void bd_q8_from_f32(const float *source, void *target, int64_t count)
-{
-    uint8_t *out = target;
-    for (int64_t i = 0; i < count; i += BD_Q8_GROUP, out += BD_Q8_BYTES) {
-        float most = 0;
-        for (int j = 0; j < BD_Q8_GROUP; j++)
-            most = fmaxf(most, fabsf(source[i + j]));
-        // Values are divided by the fp32 scale; only what is stored is rounded to f16.
-        float scale = most / 127, inverse = scale != 0 ? 1 / scale : 0;
-        bd_from_f32(BD_F16, &scale, out, 1);
-        for (int j = 0; j < BD_Q8_GROUP; j++)
-            out[2 + j] = round_to_int8(source[i + j] * inverse);
-    }
-}
-
-void bd_q8_to_f32(const void *source, float *target, int64_t count)
-{
-    const uint8_t *in = source;
-    for (int64_t i = 0; i < count; i += BD_Q8_GROUP, in += BD_Q8_BYTES) {
-        float scale;
-        bd_to_f32(BD_F16, in, &scale, 1);
-        for (int j = 0; j < BD_Q8_GROUP; j++)
-            target[i + j] = scale * (float)(int8_t)in[2 + j];
-    }
 }

@@ -9,6 +9,7 @@
 #include "format/gguf_tokenizer.h"
 #include "format/json.h"
 #include "model/layout.h"
+#include "tensor/quantized.h"
 
 // --- one tensor ----------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ static bool no_memory(bd_error *err)
 
 static bd_model *describe(const bd_model_config *config, bd_dtype compute, bd_error *err)
 {
-    assert(compute == BD_F32 || compute == BD_BF16);
+    assert(compute == BD_F32 || compute == BD_BF16 || compute == BD_Q8_0);
     bd_model *model = calloc(1, sizeof *model);
     storage *own = calloc(1, sizeof *own);
     if (!model || !own) {

@@ -44,7 +44,8 @@ struct bd_model {
     void *owned;              /* storage of names and parameter structs */
 };
 
-/* Open a Hugging Face folder. compute: what products round their inputs to. Missing, extra or
+/* Open a Hugging Face folder. compute: what products round their inputs to (BD_Q8_0: a model that
+ * stays frozen, its matrices in blocks of int8). Missing, extra or
  * misshaped tensors, an unknown architecture or semantics: an error naming all of them. */
 bd_model *bd_model_open(const char *folder, bd_dtype compute, bd_error *err);
 

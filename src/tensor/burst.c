@@ -32,6 +32,8 @@ double bd_burst_rate(bd_dtype dtype, double seconds)
     burst b = {kernels->f32, kernels->f32_operations};
     if (dtype == BD_BF16 && kernels->bf16)
         b = (burst){kernels->bf16, kernels->bf16_operations};
+    if (dtype == BD_Q8_0 && kernels->int8)
+        b = (burst){kernels->int8, kernels->int8_operations};
     const int threads = bd_threads_count();
     double start = bd_seconds(), operations = 0, elapsed;
     do {
@@ -92,6 +94,7 @@ bd_ceilings bd_ceilings_measure(void)
     for (int i = 0; i < TRIES; i++) {
         best.f32 = larger(best.f32, bd_burst_rate(BD_F32, seconds));
         best.bf16 = larger(best.bf16, bd_burst_rate(BD_BF16, seconds));
+        best.int8 = larger(best.int8, bd_burst_rate(BD_Q8_0, seconds));
         if (data)
             best.read = larger(best.read, bd_read_rate(data, bytes));
     }

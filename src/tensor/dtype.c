@@ -23,8 +23,15 @@ size_t bd_dtype_size(bd_dtype dtype)
 
 const char *bd_dtype_name(bd_dtype dtype)
 {
-    assert(dtype < BD_DTYPE_COUNT);
-    return dtypes[dtype].name;
+    assert(dtype <= BD_Q8_0);
+    return dtype == BD_Q8_0 ? "Q8_0" : dtypes[dtype].name;
+}
+
+bd_dtype bd_compute_from_name(const char *name)
+{
+    assert(!strcmp(name, "f32") || !strcmp(name, "fp32") || !strcmp(name, "bf16") ||
+           !strcmp(name, "q8_0"));
+    return name[0] == 'q' ? BD_Q8_0 : name[0] == 'b' ? BD_BF16 : BD_F32;
 }
 
 bool bd_dtype_from_name(const char *name, bd_dtype *dtype)

@@ -18,6 +18,8 @@ size_t bd_dtype_size(bd_dtype dtype);
 const char *bd_dtype_name(bd_dtype dtype);                  /* "F32", "BF16", ... */
 bool bd_dtype_from_name(const char *name, bd_dtype *dtype); /* false: unknown */
 bool bd_dtype_is_float(bd_dtype dtype);
+/* How products run, by the name an option has: "f32" (or "fp32"), "bf16", "q8_0". */
+bd_dtype bd_compute_from_name(const char *name);
 
 void bd_to_f32(bd_dtype from, const void *source, float *target, int64_t count);
 void bd_from_f32(bd_dtype to, const float *source, void *target, int64_t count);

@@ -1,22 +1,17 @@
 #include "tensor/matmul.h"
 
 #include <assert.h>
-#include <math.h>
 
 #include "base/profile.h"
 #include "base/threads.h"
 #include "tensor/isa/matmul.h"
+#include "tensor/quantized.h"
+#include "tensor/split.h"
 
 // A tile walks over some steps of a panel before the next rows do, which find them in a cache: 256
 // steps are 64 KB at the widest. Two tiles take turns faster, so that reading ahead (below) stays
 // smooth.
 enum { BLOCK_STEPS = 256, TWO_TILES_STEPS = 64, BLOCK_ROWS = 96, WIDEST_PANEL = 64 };
-// Less work than this (about 1.5 microseconds) is not worth waking a second thread. A byte of weights
-// takes as long as this many operations, on caches' and memory's side alike.
-#define SMALL_PRODUCT 3e5
-#define BYTE_WORK     4.0
-// Less than this (about 50 microseconds) is over before a thread that lost its core comes back.
-#define SHORT_PRODUCT 2e7
 
 #define ENTRY(level) &bd_matmul_kernels_##level,
 static const bd_matmul_kernels *const tables[BD_ISA_COUNT] = {BD_FOR_EACH_ISA(ENTRY)};
@@ -34,11 +29,6 @@ static int64_t ceil_div(int64_t a, int64_t b)
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 // A matrix [summed, columns] cut into panels in one of the formats.
@@ -94,6 +84,8 @@ static bd_tile_format format_of(const bd_matmul_kernels *table, bd_dtype dtype)
 
 size_t bd_packed_bytes(bd_dtype dtype, int64_t out, int64_t in)
 {
+    if (dtype == BD_Q8_0)
+        return bd_quantized_bytes(out, in);
     // The widest vectors have 16 columns; a pair of bf16 is never cut.
     size_t columns = (size_t)ceil_div(out, 16) * 16;
     return columns * (size_t)(in + (in & 1)) * bd_dtype_size(dtype);
@@ -149,12 +141,9 @@ static void pack_panel(void *context, int64_t panel)
     }
 }
 
-bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, int64_t in,
-                  bd_pack_order order, void *storage)
+static bd_packed pack_dense(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out,
+                            int64_t in, bd_pack_order order, void *storage)
 {
-    static bd_profile_site site = {.name = "pack weights", .kind = BD_PROFILE_MEMORY};
-    bd_profile_begin(&site);
-    assert(out >= 0 && in >= 0);
     const bd_matmul_kernels *table = kernels();
     pack_job job = {
         .table = table,
@@ -173,9 +162,24 @@ bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, 
     } else {
         bd_parallel(count, pack_panel, &job);
     }
-    bd_profile_end(&site, 0,
-                   (double)(out * in) * (double)(bd_dtype_size(w_dtype) + bd_dtype_size(dtype)));
     return (bd_packed){.dtype = dtype, .out = out, .in = in, .data = storage};
+}
+
+bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, int64_t in,
+                  bd_pack_order order, void *storage)
+{
+    static bd_profile_site site = {.name = "pack weights", .kind = BD_PROFILE_MEMORY};
+    assert(out >= 0 && in >= 0 && (dtype != BD_Q8_0 || order == BD_AS_STORED));
+    bd_packed packed = {.dtype = dtype, .out = out, .in = in, .data = storage};
+    bd_profile_begin(&site);
+    if (dtype == BD_Q8_0)
+        bd_quantized_pack(w, w_dtype, out, in, storage);
+    else
+        packed = pack_dense(dtype, w, w_dtype, out, in, order, storage);
+    bd_profile_end(&site, 0,
+                   (double)(out * in) * (double)bd_dtype_size(w_dtype) +
+                       (double)bd_packed_bytes(dtype, out, in));
+    return packed;
 }
 
 /* --- product ---------------------------------------------------------------------------------- */
@@ -267,25 +271,13 @@ static void multiply_task(void *context, int64_t task)
     }
 }
 
-// Enough tasks to keep every thread busy to the end, few enough to reuse what the caches hold. A
-// short product is cut once for each thread: its panels are read in as long stretches as they can
-// be.
 static void split_product(product_job *job)
 {
-    const int64_t count = job->panel_count, threads = bd_threads_count();
     const panels *widest = &job->part[0].panels;
-    const double panel_work = (double)(widest->panel_columns * widest->steps) *
-                              fmax(2.0 * (double)job->rows, BYTE_WORK * (double)widest->step_bytes);
-    const double work = (double)count * panel_work;
+    const int64_t cells = widest->panel_columns * widest->steps;
     job->row_blocks = ceil_div(job->rows, BLOCK_ROWS);
-    job->groups = 1;
-    if (threads > 1 && work >= SMALL_PRODUCT) {
-        int64_t panel_bytes = widest->panel_columns * widest->steps * widest->step_bytes;
-        int64_t fit = larger(1, ((int64_t)1 << 20) / larger(1, panel_bytes));
-        int64_t tasks = work < SHORT_PRODUCT ? threads : 8 * threads;
-        int64_t wanted = larger(ceil_div(tasks, job->row_blocks), ceil_div(count, fit));
-        job->groups = larger(1, smaller(count, wanted));
-    }
+    job->groups = bd_split_panels(job->panel_count, cells * widest->step_bytes,
+                                  2.0 * (double)(cells * job->rows), job->row_blocks);
 }
 
 typedef struct {
@@ -334,29 +326,20 @@ static void set_left(product_job *job, bd_tile_format format, int64_t in, const 
         bd_parallel(ceil_div(job->rows, ROUNDED_ROWS), round_task, &round);
 }
 
-void bd_matmul_several(const bd_product *products, int count, const float *x, int64_t rows,
-                       int64_t x_stride, bd_matmul_mode mode, bd_arena *scratch)
+static void dense_products(const bd_product *products, int count, const float *x, int64_t rows,
+                           int64_t x_stride, bd_matmul_mode mode, bd_arena *scratch)
 {
-    assert(count > 0 && count <= BD_MOST_PRODUCTS);
-    if (rows <= 0)
-        return;
-    static bd_profile_site sites[2] = {{.name = "matmul f32", .kind = BD_PROFILE_F32},
-                                       {.name = "matmul bf16", .kind = BD_PROFILE_BF16}};
-    bd_profile_site *site = &sites[products[0].w->dtype == BD_BF16];
-    bd_profile_begin(site);
     const size_t mark = bd_arena_mark(scratch);
     const bd_matmul_kernels *table = kernels();
     const bd_dtype dtype = products[0].w->dtype;
     const bd_tile_format format = format_of(table, dtype);
     const int64_t in = products[0].w->in;
-    int64_t columns = 0; // of all products
     product_job job = {.table = table, .rows = rows, .accumulate = mode == BD_ACCUMULATE};
     for (int i = 0; i < count; i++) {
         const bd_packed *w = products[i].w;
         assert(w->dtype == dtype && w->in == in);
         if (w->out <= 0)
             continue;
-        columns += w->out;
         product_part *part = &job.part[job.parts++];
         *part = (product_part){.panels = panels_of(table, format, w->out, table->panel_columns, in),
                                .b = w->data,
@@ -372,9 +355,43 @@ void bd_matmul_several(const bd_product *products, int count, const float *x, in
         bd_parallel(job.groups * job.row_blocks, multiply_task, &job);
     }
     bd_arena_release(scratch, mark);
-    bd_profile_end(site, 2.0 * (double)rows * (double)in * (double)columns,
-                   (double)bd_dtype_size(dtype) * (double)in * (double)columns +
-                       4.0 * (double)rows * (double)(in + columns * (mode == BD_STORE ? 1 : 2)));
+}
+
+// Weights, x and y pass once.
+static double bytes_of(const bd_product *products, int count, int64_t rows, bd_matmul_mode mode)
+{
+    double bytes = 4.0 * (double)rows * (double)products[0].w->in;
+    for (int i = 0; i < count; i++) {
+        const bd_packed *w = products[i].w;
+        bytes += (double)bd_packed_bytes(w->dtype, w->out, w->in) +
+                 (mode == BD_STORE ? 4.0 : 8.0) * (double)rows * (double)w->out;
+    }
+    return bytes;
+}
+
+void bd_matmul_several(const bd_product *products, int count, const float *x, int64_t rows,
+                       int64_t x_stride, bd_matmul_mode mode, bd_arena *scratch)
+{
+    assert(count > 0 && count <= BD_MOST_PRODUCTS);
+    if (rows <= 0)
+        return;
+    static bd_profile_site f32 = {.name = "matmul f32", .kind = BD_PROFILE_F32},
+                           bf16 = {.name = "matmul bf16", .kind = BD_PROFILE_BF16},
+                           int8 = {.name = "matmul q8_0", .kind = BD_PROFILE_INT8};
+    const bd_dtype dtype = products[0].w->dtype;
+    bd_profile_site *site = dtype == BD_F32 ? &f32 : dtype == BD_BF16 ? &bf16 : &int8;
+    bd_profile_begin(site);
+    if (dtype == BD_Q8_0)
+        bd_quantized_products(products, count, x, rows, x_stride, mode, scratch);
+    else
+        dense_products(products, count, x, rows, x_stride, mode, scratch);
+    if (!bd_profile_on)
+        return;
+    int64_t columns = 0;
+    for (int i = 0; i < count; i++)
+        columns += products[i].w->out;
+    bd_profile_end(site, 2.0 * (double)rows * (double)products[0].w->in * (double)columns,
+                   bytes_of(products, count, rows, mode));
 }
 
 void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_stride,

@@ -1,8 +1,9 @@
 /* matmul.h - matrix products with weights packed once.
  *
  * A weight matrix is [out, in], as in Hugging Face files. It is packed into panels whose layout is
- * the instruction set's own; products run in f32 or with both inputs rounded to bf16, always with
- * f32 accumulation in a fixed order over `in`. Every product here is *batch-invariant*: a row of
+ * the instruction set's own; products run in f32, with both inputs rounded to bf16, or (forward
+ * only) in blocks of int8 (quantized.h), always with f32 accumulation in a fixed order over `in`.
+ * Every product here is *batch-invariant*: a row of
  * the result has the same bits whatever other rows are computed with it, and on any number of
  * threads.
  *
@@ -17,7 +18,7 @@
 #include "tensor/dtype.h"
 
 typedef struct {
-    bd_dtype dtype;  /* BD_F32 or BD_BF16 */
+    bd_dtype dtype;  /* BD_F32, BD_BF16 or BD_Q8_0 */
     int64_t out, in; /* of the product: y is [rows, out], x is [rows, in] */
     void *data;      /* panels; owned by whoever gave the storage */
 } bd_packed;
@@ -29,7 +30,8 @@ typedef enum { BD_STORE, BD_ACCUMULATE } bd_matmul_mode;
 size_t bd_packed_bytes(bd_dtype dtype, int64_t out, int64_t in);
 
 /* Pack w. BD_AS_STORED: w is [out, in]. BD_TRANSPOSED: w is [in, out] and its transpose is packed,
- * so that a Hugging Face weight W [o, i] packed with out = i, in = o gives dX = dY @ W. */
+ * so that a Hugging Face weight W [o, i] packed with out = i, in = o gives dX = dY @ W; not with
+ * BD_Q8_0. */
 bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, int64_t in,
                   bd_pack_order order, void *storage);
 

@@ -21,7 +21,7 @@ for i in 1 2 3 4 5 6 7 8 9; do
 done >"$work/prompts.jsonl"
 
 say() { "$BDLM" generate -m "$m" --prompts "$work/prompts.jsonl" -n 25 "$@" 2>"$work/err" || cat "$work/err"; }
-for dtype in f32 bf16; do
+for dtype in f32 bf16 q8_0; do
     for temperature in 0 0.9; do
         say --dtype $dtype --temp $temperature >"$work/one"
         check "something is said" test -s "$work/one"

@@ -30,7 +30,7 @@ check "draft needs its sizes" refuses 1 "draft.num_attention_heads" "$BDLM" draf
     --train-files "$work/text.txt" --out "$work/no"
 
 say() { "$BDLM" generate -m "$work/target/latest" -p "entry 12: the block" -n 40 --ignore-eos "$@" 2>"$work/err"; }
-for dtype in f32 bf16; do
+for dtype in f32 bf16 q8_0; do
     say --dtype $dtype -t 1 >"$work/plain"
     check "something is said in $dtype" test -s "$work/plain"
     for threads in 1 2; do

@@ -70,6 +70,45 @@ static void test_own_source(void **state)
     assert_int_equal(err.kind, BD_ERROR_STATE);
 }
 
+/* Who was called, in a letter each; a batch is its number. */
+static char order[32];
+
+static bool note(char what)
+{
+    size_t end = strlen(order);
+    order[end] = what;
+    order[end + 1] = 0;
+    return true;
+}
+static bool noted_prepare(void *self, bd_token_batch *out, bd_error *err)
+{
+    return note('p') && prepare(self, out, err);
+}
+static bool noted_teacher(void *self, const bd_token_batch *batch, bd_array *logits, bd_error *err)
+{
+    return note('t') && teacher(self, batch, logits, err);
+}
+static bool noted_learn(void *self, const bd_token_batch *batch, const float *d, bd_error *err)
+{
+    return note('l') && learn(self, batch, d, err);
+}
+
+/* T-51 with the one size there is here, 1 (G-31): of three batches each has been learnt from before
+ * the next is prepared, so no two batches' scores are ever held. */
+static void test_one_in_flight(void **state)
+{
+    (void)state;
+    bd_error err = {0};
+    bd_distill_source source = {NULL,        noted_prepare, noted_teacher, student,
+                                noted_learn, current,       NULL};
+    bd_distill_options options = bd_distill_options_default();
+    bd_distill_sums sums;
+    update_early = false;
+    for (int i = 0; i < 3; i++)
+        check_ok(bd_distill_once(&source, &options, &sums, &err), err);
+    assert_string_equal(order, "ptlptlptl");
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -105,6 +144,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_own_source),
+                                       cmocka_unit_test(test_one_in_flight),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

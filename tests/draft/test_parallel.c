@@ -151,6 +151,12 @@ static void greedy_bf16(void **state)
     same_texts(BD_BF16, 0);
 }
 
+static void greedy_int8(void **state)
+{
+    (void)state;
+    same_texts(BD_Q8_0, 0);
+}
+
 static void sampled(void **state)
 {
     (void)state;
@@ -241,9 +247,10 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_f32),        cmocka_unit_test(greedy_bf16),
-        cmocka_unit_test(sampled),           cmocka_unit_test(same_logits),
-        cmocka_unit_test(ends_when_told_to), cmocka_unit_test(refusals),
+        cmocka_unit_test(greedy_f32),  cmocka_unit_test(greedy_bf16),
+        cmocka_unit_test(greedy_int8), cmocka_unit_test(sampled),
+        cmocka_unit_test(same_logits), cmocka_unit_test(ends_when_told_to),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

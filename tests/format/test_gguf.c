@@ -4,6 +4,7 @@
 
 #include "format/gguf.h"
 #include "format/gguf_names.h"
+#include "tensor/quantized.h"
 
 static const float values[96] = {1, -2, 3.5f, 0, 1e-3f, -4, 127};
 static const int64_t matrix[2] = {2, 32}, odd[2] = {3, 5}, cube[3] = {2, 2, 8}, vector[1] = {7};

@@ -43,6 +43,12 @@ static inline vf dot(vf c)
     return vf_dot_bf16(c, vb_set1(ones), vb_set1(ones));
 }
 BURST(burst_bf16, dot)
+
+static inline vf dot_bytes(vf c)
+{
+    return (vf)_mm512_dpbusd_epi32((__m512i)c, _mm512_set1_epi8(1), _mm512_set1_epi8(1));
+}
+BURST(burst_int8, dot_bytes)
 #endif
 
 const bd_burst_kernels BD_ISA_NAME(bd_burst_kernels) = {
@@ -51,5 +57,7 @@ const bd_burst_kernels BD_ISA_NAME(bd_burst_kernels) = {
 #if defined(BD_ISA_avx512bf16)
     .bf16 = burst_bf16,
     .bf16_operations = 4.0 * VF_WIDTH * CHAINS * ROUNDS,
+    .int8 = burst_int8,
+    .int8_operations = 8.0 * VF_WIDTH * CHAINS * ROUNDS,
 #endif
 };

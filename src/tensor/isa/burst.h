@@ -6,8 +6,8 @@
 
 typedef struct {
     /* Some hundred microseconds of work on registers; what they return means nothing. */
-    float (*f32)(void), (*bf16)(void); /* bf16 NULL: the level has no such instruction */
-    double f32_operations, bf16_operations;
+    float (*f32)(void), (*bf16)(void), (*int8)(void); /* NULL: no such instruction at this level */
+    double f32_operations, bf16_operations, int8_operations;
 } bd_burst_kernels;
 
 #define BD_DECLARE_BURST(level) extern const bd_burst_kernels bd_burst_kernels_##level;

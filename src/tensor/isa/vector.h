@@ -398,6 +398,43 @@ static inline vf vf_exp(vf x)
 #endif
 }
 
+/* --- int8 and f16 ----------------------------------------------------------------------------- */
+
+static inline vf vf_from_vi(vi v)
+{
+    return __builtin_convertvector(v, vf);
+}
+
+/* The lowest bytes of VF_WIDTH lanes. */
+static inline void vi_store_int8(int8_t *p, vi v)
+{
+#if defined(VF_512)
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8((__m512i)v));
+#else
+    for (int i = 0; i < VF_WIDTH; i++)
+        p[i] = (int8_t)v[i];
+#endif
+}
+
+/* VF_WIDTH f16 numbers; the portable level knows no infinity and no NaN among them. */
+static inline vf vf_load_f16(const uint16_t *p)
+{
+#if defined(VF_512)
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+#elif defined(VF_256)
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+#else
+    vf out;
+    for (int i = 0; i < VF_WIDTH; i++) {
+        const int exponent = p[i] >> 10 & 31, fraction = p[i] & 1023;
+        const float size =
+            exponent ? ldexpf((float)(fraction | 1024), exponent - 25) : (float)fraction * 0x1p-24f;
+        out[i] = p[i] & 0x8000 ? -size : size;
+    }
+    return out;
+#endif
+}
+
 /* --- bf16 ------------------------------------------------------------------------------------- */
 
 /* Rounded to bf16 (nearest, ties to even, NaN stays NaN), in the upper half of each lane. */
