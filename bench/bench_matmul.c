@@ -11,108 +11,13 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/arena.h"
+#include "base/progress.h"
 #include "base/threads.h"
+#include "tensor/burst.h"
 #include "tensor/isa.h"
 #include "tensor/matmul.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* --- bursts ----------------------------------------------------------------------------------- */
-
-enum { CHAINS = 12, ROUNDS = 10000 };
-
-#if defined(__x86_64__)
-// Twelve chains hide the latency; the empty asm keeps the compiler from reasoning about them.
-#define BURST(name, isa, vector, zero, step, first)                                                \
-    __attribute__((target(isa))) static float name(void)                                           \
-    {                                                                                              \
-        vector c0 = zero, c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;                             \
-        vector c6 = zero, c7 = c0, c8 = c0, c9 = c0, c10 = c0, c11 = c0;                           \
-        for (int n = 0; n < ROUNDS; n++) {                                                         \
-            c0 = step(c0), c1 = step(c1), c2 = step(c2), c3 = step(c3);                            \
-            c4 = step(c4), c5 = step(c5), c6 = step(c6), c7 = step(c7);                            \
-            c8 = step(c8), c9 = step(c9), c10 = step(c10), c11 = step(c11);                        \
-            __asm__("" : "+v"(c0), "+v"(c1), "+v"(c2), "+v"(c3), "+v"(c4), "+v"(c5));              \
-            __asm__("" : "+v"(c6), "+v"(c7), "+v"(c8), "+v"(c9), "+v"(c10), "+v"(c11));            \
-        }                                                                                          \
-        return first(c0) + first(c1) + first(c2) + first(c3) + first(c4) + first(c5) + first(c6) + \
-               first(c7) + first(c8) + first(c9) + first(c10) + first(c11);                        \
-    }
-
-#define PAIRS(c)                                                                                   \
-    _mm512_dpbf16_ps(c, (__m512bh)_mm512_set1_epi16(0x3f80), (__m512bh)_mm512_set1_epi16(0x3f80))
-#define WIDE(c)   _mm512_fmadd_ps(c, _mm512_set1_ps(0.5f), _mm512_set1_ps(1))
-#define MIDDLE(c) _mm256_fmadd_ps(c, _mm256_set1_ps(0.5f), _mm256_set1_ps(1))
-#define NARROW(c) _mm_add_ps(_mm_mul_ps(c, _mm_set1_ps(0.5f)), _mm_set1_ps(1))
-
-BURST(burst_avx512bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(), PAIRS, _mm512_cvtss_f32)
-BURST(burst_avx512, "avx512f", __m512, _mm512_setzero_ps(), WIDE, _mm512_cvtss_f32)
-BURST(burst_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), MIDDLE, _mm256_cvtss_f32)
-BURST(burst_sse2, "sse2", __m128, _mm_setzero_ps(), NARROW, _mm_cvtss_f32)
-#endif
-
-static volatile float sink;
-
-typedef struct {
-    float (*run)(void);
-    double operations; // in one call, both of a multiply-add
-} burst;
-
-static burst burst_for(bd_dtype dtype)
-{
-    const double steps = 2.0 * CHAINS * ROUNDS;
-#if defined(__x86_64__)
-    switch (bd_isa()) {
-    case BD_ISA_AVX512BF16:
-        if (dtype == BD_BF16)
-            return (burst){burst_avx512bf16, 32 * steps};
-        return (burst){burst_avx512, 16 * steps};
-    case BD_ISA_AVX512:
-        return (burst){burst_avx512, 16 * steps};
-    case BD_ISA_AVX2:
-        return (burst){burst_avx2, 8 * steps};
-    default:
-        return (burst){burst_sse2, 4 * steps};
-    }
-#else
-    (void)dtype;
-    return (burst){NULL, steps};
-#endif
-}
-
-static void burst_task(void *context, int64_t task)
-{
-    const burst *b = context;
-    (void)task;
-    if (b->run)
-        sink = b->run();
-}
-
-// Operations per second of all threads together, over at least so many seconds.
-static double burst_rate(bd_dtype dtype, double seconds)
-{
-    burst b = burst_for(dtype);
-    const int threads = bd_threads_count();
-    double start = now(), operations = 0, elapsed;
-    do {
-        bd_parallel(threads, burst_task, &b);
-        operations += b.operations * threads;
-        elapsed = now() - start;
-    } while (elapsed < seconds);
-    return operations / elapsed;
-}
 
 /* --- samples ---------------------------------------------------------------------------------- */
 
@@ -149,16 +54,17 @@ typedef struct {
 static outcome sample(product *p)
 {
     double rates[MOST_SAMPLES], shares[MOST_SAMPLES];
-    const double work = 2.0 * (double)p->rows * (double)p->in * (double)p->out, stop = now() + 0.3;
+    const double work = 2.0 * (double)p->rows * (double)p->in * (double)p->out,
+                 stop = bd_seconds() + 0.3;
     double length = 0;
     int count = 0;
     run_product(p);
-    while (count < MOST_SAMPLES && (count < 7 || now() < stop)) {
-        double before = burst_rate(p->dtype, length / 2), start = now();
+    while (count < MOST_SAMPLES && (count < 7 || bd_seconds() < stop)) {
+        double before = bd_burst_rate(p->dtype, length / 2), start = bd_seconds();
         run_product(p);
-        length = now() - start;
+        length = bd_seconds() - start;
         rates[count] = work / length;
-        double after = burst_rate(p->dtype, length / 2);
+        double after = bd_burst_rate(p->dtype, length / 2);
         shares[count] = rates[count] / ((before + after) / 2);
         count++;
     }
@@ -170,32 +76,11 @@ static outcome sample(product *p)
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-typedef struct {
-    const uint64_t *data;
-    int64_t count; // of one task
-} reading;
-
-static void read_task(void *context, int64_t task)
-{
-    const reading *r = context;
-    const uint64_t *from = r->data + task * r->count;
-    uint64_t sum[16] = {0};
-    for (int64_t i = 0; i + 16 <= r->count; i += 16)
-        for (int j = 0; j < 16; j++)
-            sum[j] ^= from[i + j];
-    for (int j = 1; j < 16; j++)
-        sum[0] ^= sum[j];
-    sink = (float)sum[0];
-}
-
-static double read_rate(const void *data, size_t bytes)
+static double best_read_rate(const void *data, size_t bytes)
 {
     double best = 0;
-    reading r = {data, (int64_t)(bytes / 8 / 64)};
     for (int i = 0; i < 9; i++) {
-        double start = now();
-        bd_parallel(64, read_task, &r);
-        double rate = (double)bytes / (now() - start);
+        double rate = bd_read_rate(data, bytes);
         best = rate > best ? rate : best;
     }
     return best;
@@ -227,7 +112,7 @@ static void bench(bd_arena *arena, bd_dtype dtype, bool gradient, int64_t rows, 
            o.median_share * 100);
     if (!gradient && bytes >= (size_t)32 << 20)
         printf("  weights %5.1f GB/s (read %5.1f)", (double)bytes / o.seconds * 1e-9,
-               read_rate(p.packed.data, bytes) * 1e-9);
+               best_read_rate(p.packed.data, bytes) * 1e-9);
     printf("\n");
     bd_arena_release(arena, mark);
 }
@@ -238,8 +123,8 @@ static void bench_threads(bd_arena *arena, int threads)
     static const bd_dtype dtypes[] = {BD_F32, BD_BF16};
     bd_threads_set(threads);
     printf("%s, %d thread%s: burst %.0f GF/s f32, %.0f GF/s bf16\n", bd_isa_name(bd_isa()), threads,
-           threads == 1 ? "" : "s", burst_rate(BD_F32, 0.01) * 1e-9,
-           burst_rate(BD_BF16, 0.01) * 1e-9);
+           threads == 1 ? "" : "s", bd_burst_rate(BD_F32, 0.01) * 1e-9,
+           bd_burst_rate(BD_BF16, 0.01) * 1e-9);
     printf("dtype what       rows     in     out\n");
     for (int d = 0; d < 2; d++) {
         for (int r = 0; r < 5; r++)

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "attention/kernel.h"
+#include "base/profile.h"
 #include "base/threads.h"
 
 #define FORWARD(level)  &bd_attention_forward_##level,
@@ -99,6 +100,26 @@ static void check_shape(const bd_attention *a)
     (void)a;
 }
 
+// What a profile counts: pairs of all heads, numbers in queries, numbers in keys.
+static double visible_pairs(const bd_attention_job *job)
+{
+    if (!bd_profile_on)
+        return 0;
+    return (double)job->a->key_heads * (double)bd_attention_plan_pairs(&job->plan,
+                                                                       job->rows_of_batch,
+                                                                       job->a->rule->key_length);
+}
+
+static double query_numbers(const bd_attention *a)
+{
+    return (double)(a->batch * a->rule->query_length * a->query_heads * a->head_size);
+}
+
+static double key_numbers(const bd_attention *a)
+{
+    return (double)(a->batch * a->rule->key_length * a->key_heads * a->head_size);
+}
+
 /* --- forward --------------------------------------------------------------------------------- */
 
 // Tiles of this many numbers of keys, and as many of values, stay in the second-level cache.
@@ -130,6 +151,11 @@ void bd_attention_forward(const bd_attention *a, const float *query, const float
                           const float *value, float *out, float *log_sum, bd_arena *scratch)
 {
     check_shape(a);
+    static bd_profile_site sites[2] = {{.name = "attention f32", .kind = BD_PROFILE_F32},
+                                       {.name = "attention bf16", .kind = BD_PROFILE_BF16}};
+    bd_profile_site *site = &sites[a->compute != BD_F32];
+    bd_profile_begin(site);
+    double pairs = 0;
     const bd_attention_forward_kernels *kernels = forward_kernels[bd_isa()];
     size_t mark = bd_arena_mark(scratch);
     int64_t step = rows_at_once(a, 2 * a->rule->key_length * a->key_heads * a->head_size);
@@ -148,8 +174,11 @@ void bd_attention_forward(const bd_attention *a, const float *query, const float
             run_all(&job, kernels->pack_tile, 1, job.plan.tiles, false);
         }
         run_all(&job, kernels->forward_unit, job.heads_at_once, job.plan.units, true);
+        pairs += visible_pairs(&job);
         bd_arena_release(scratch, mark);
     }
+    bd_profile_end(site, 4 * (double)a->head_size * pairs,
+                   8 * (query_numbers(a) + key_numbers(a))); // two of each are touched
 }
 
 /* --- backward -------------------------------------------------------------------------------- */
@@ -203,6 +232,11 @@ void bd_attention_backward(const bd_attention *a, const float *query, const floa
                            float *d_sink, bd_arena *scratch)
 {
     check_shape(a);
+    static bd_profile_site sites[2] = {{.name = "attention f32, back", .kind = BD_PROFILE_F32},
+                                       {.name = "attention bf16, back", .kind = BD_PROFILE_BF16}};
+    bd_profile_site *site = &sites[a->compute != BD_F32];
+    bd_profile_begin(site);
+    double pairs = 0;
     const bd_attention_backward_kernels *kernels = backward_kernels[bd_isa()];
     size_t start = bd_arena_mark(scratch);
     double *sink_sums = bd_arena_alloc(scratch, (size_t)a->query_heads * sizeof *sink_sums);
@@ -229,9 +263,13 @@ void bd_attention_backward(const bd_attention *a, const float *query, const floa
             if (a->sink && d_sink)
                 add_sink_gradient(&job, sink_sums);
         }
+        pairs += visible_pairs(&job);
         bd_arena_release(scratch, mark);
     }
     for (int64_t head = 0; a->sink && d_sink && head < a->query_heads; head++)
         d_sink[head] += (float)sink_sums[head];
     bd_arena_release(scratch, start);
+    // Five products; query, out, d_out are read and d_query is read and written, keys and values so too.
+    bd_profile_end(site, 10 * (double)a->head_size * pairs,
+                   20 * query_numbers(a) + 24 * key_numbers(a));
 }

@@ -57,6 +57,35 @@ static void fill_masks(void *context, int64_t task)
     }
 }
 
+static int64_t unit_pairs(const bd_attention_plan *plan, int64_t b, int64_t unit,
+                          int64_t key_length)
+{
+    const int32_t *marks = bd_attention_plan_marks(plan, b, unit);
+    const bd_range queries = bd_attention_plan_queries(plan, unit);
+    const int64_t first = unit * BD_UNIT_ROWS, last = first + BD_UNIT_ROWS;
+    const int64_t end = last < plan->rows ? last : plan->rows;
+    int64_t pairs = 0;
+    for (int64_t tile = 0; tile < plan->tiles; tile++) {
+        int64_t keys = key_length - tile * BD_KEY_TILE;
+        keys = keys < BD_KEY_TILE ? keys : BD_KEY_TILE;
+        if (marks[tile] == BD_MARK_FULL)
+            pairs += (end - first) * keys;
+        for (int64_t row = first; marks[tile] >= 0 && row < end; row++)
+            pairs += __builtin_popcountll(
+                plan->masks[marks[tile] * plan->unit_queries + row / plan->group - queries.begin]);
+    }
+    return pairs;
+}
+
+int64_t bd_attention_plan_pairs(const bd_attention_plan *plan, int64_t batch, int64_t key_length)
+{
+    int64_t pairs = 0;
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t unit = 0; unit < plan->units; unit++)
+            pairs += unit_pairs(plan, b, unit, key_length);
+    return pairs;
+}
+
 bd_attention_plan bd_attention_plan_make(const bd_visibility *rule, int64_t first_row,
                                          int64_t batch, int64_t group, bd_arena *arena)
 {

@@ -28,6 +28,9 @@ typedef struct {
 bd_attention_plan bd_attention_plan_make(const bd_visibility *rule, int64_t first_row,
                                          int64_t batch, int64_t group, bd_arena *arena);
 
+/* Visible (query row, key) pairs of one key head, over the plan's rows of the batch. */
+int64_t bd_attention_plan_pairs(const bd_attention_plan *plan, int64_t batch, int64_t key_length);
+
 static inline const int32_t *bd_attention_plan_marks(const bd_attention_plan *plan, int64_t b,
                                                      int64_t unit)
 {

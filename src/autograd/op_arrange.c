@@ -4,7 +4,10 @@
 #include <string.h>
 
 #include "autograd/tape.h"
+#include "base/profile.h"
 #include "base/threads.h"
+
+static bd_profile_site moving = {.name = "move rows", .kind = BD_PROFILE_MEMORY};
 
 // A rectangle of one matrix onto one of another; rows are independent, so threads share them.
 typedef struct {
@@ -44,7 +47,9 @@ static void move(const float *from, int64_t from_stride, float *to, int64_t to_s
                    .width = width,
                    .add = add};
     r.rows_per_task = width > 0 ? (floats_per_task + width - 1) / width : 1;
+    bd_profile_begin(&moving);
     bd_parallel((rows + r.rows_per_task - 1) / r.rows_per_task, move_rows, &r);
+    bd_profile_end(&moving, 0, (add ? 12 : 8) * (double)(rows * width));
 }
 
 // --- rows of a, then rows of b, per batch row ----------------------------------------------------
@@ -158,13 +163,16 @@ static void gather_back(bd_tape *tape, void *context)
 {
     (void)tape;
     const gather_note *n = context;
+    bd_profile_begin(&moving);
     bd_parallel((n->y->width + GATHER_STRIP - 1) / GATHER_STRIP, gather_strip_back, context);
+    bd_profile_end(&moving, 0, 12 * (double)(n->y->rows * n->y->width));
 }
 
 bd_value *bd_op_gather_rows(bd_tape *tape, bd_value *x, const int32_t *index, int64_t rows)
 {
     bd_value *y = bd_tape_value(tape, rows, x->width, x->gradient != NULL);
     size_t bytes = (size_t)x->width * sizeof(float);
+    bd_profile_begin(&moving);
     for (int64_t r = 0; r < rows; r++) {
         float *to = y->data + r * x->width;
         assert(index[r] >= -1 && index[r] < x->rows);
@@ -173,6 +181,7 @@ bd_value *bd_op_gather_rows(bd_tape *tape, bd_value *x, const int32_t *index, in
         else
             memcpy(to, x->data + index[r] * x->width, bytes);
     }
+    bd_profile_end(&moving, 0, 2 * (double)bytes * (double)rows);
     if (y->gradient) {
         gather_note *n = bd_arena_alloc(tape->arena, sizeof *n);
         *n = (gather_note){.x = x, .index = index, .y = y};

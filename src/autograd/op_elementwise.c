@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "autograd/tape.h"
+#include "base/profile.h"
 #include "base/threads.h"
 
 enum { CHUNK = 1 << 14 }; // elements of a task
@@ -45,14 +46,21 @@ static int64_t chunks(const elementwise *e)
 static void go_back(bd_tape *tape, void *context)
 {
     (void)tape;
-    bd_parallel(chunks(context), back_chunk, context);
+    static bd_profile_site site = {.name = "elements, back", .kind = BD_PROFILE_MEMORY};
+    const elementwise *e = context;
+    bd_profile_begin(&site);
+    bd_parallel(chunks(e), back_chunk, context);
+    bd_profile_end(&site, 0, (e->b ? 28 : 16) * (double)(e->y->rows * e->y->width));
 }
 
 static bd_value *run(bd_tape *tape, elementwise e)
 {
     assert(!e.b || (e.a->rows == e.b->rows && e.a->width == e.b->width));
     e.y = bd_tape_value(tape, e.a->rows, e.a->width, e.a->gradient || (e.b && e.b->gradient));
+    static bd_profile_site site = {.name = "elements", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     bd_parallel(chunks(&e), forward_chunk, &e);
+    bd_profile_end(&site, 0, (e.b ? 12 : 8) * (double)(e.y->rows * e.y->width));
     if (e.y->gradient) {
         elementwise *kept = bd_arena_alloc(tape->arena, sizeof *kept);
         *kept = e;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/tape.h"
+#include "base/profile.h"
 #include "base/threads.h"
 
 static float sigmoid(float x)
@@ -27,6 +28,9 @@ typedef struct {
     float *d_product; // [rows, 3 width]
     float *carry;     // [blocks, width]: gradient of the state behind the step
 } recurrence;
+
+static bd_profile_site cells = {.name = "recurrent cells", .kind = BD_PROFILE_MEMORY};
+static bd_profile_site cells_back = {.name = "recurrent cells, back", .kind = BD_PROFILE_MEMORY};
 
 static int64_t row_of(const recurrence *n, int64_t block)
 {
@@ -80,7 +84,9 @@ static bd_value *run(bd_tape *tape, recurrence n, bd_task_function *cell, float 
                    more * sizeof *seen);
         }
         multiply_step(tape, &n);
+        bd_profile_begin(&cells);
         bd_parallel(n.blocks, cell, &n);
+        bd_profile_end(&cells, 0, 4 * 8 * (double)(n.blocks * n.width)); // six gates in, two out
     }
     if (state)
         memcpy(state, n.carry, (size_t)(n.blocks * n.width) * sizeof *state);
@@ -152,7 +158,9 @@ static void gru_back(bd_tape *tape, void *context)
     int64_t out = 3 * n->width;
     begin_back(tape, n);
     for (n->step = n->length - 1; n->step >= 0; n->step--) {
+        bd_profile_begin(&cells_back);
         bd_parallel(n->blocks, gru_cell_back, n);
+        bd_profile_end(&cells_back, 0, 4 * 14 * (double)(n->blocks * n->width));
         if (n->step == 0) // what a block starts from is a constant
             break;
         size_t mark = bd_arena_mark(tape->arena);
@@ -214,7 +222,9 @@ static void memory_back(bd_tape *tape, void *context)
     begin_back(tape, n);
     float *d_seen = bd_arena_floats(tape->arena, n->blocks * n->seen_width);
     for (n->step = n->length - 1; n->step >= 0; n->step--) {
+        bd_profile_begin(&cells_back);
         bd_parallel(n->blocks, memory_cell_back, n);
+        bd_profile_end(&cells_back, 0, 4 * 14 * (double)(n->blocks * n->width));
         size_t mark = bd_arena_mark(tape->arena);
         bd_matmul(bd_parameter_backward(n->weight, tape->compute), n->d_product + n->step * out,
                   n->blocks, n->length * out, NULL, d_seen, n->seen_width, BD_STORE, tape->arena);

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/huge.h"
+#include "base/profile.h"
 #include "base/random.h"
 #include "base/threads.h"
 
@@ -203,9 +204,12 @@ bd_parameter *bd_parameters_find(const bd_parameters *list, const char *name)
 
 void bd_parameters_zero_gradients(const bd_parameters *list)
 {
+    static bd_profile_site site = {.name = "zero weight gradients", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     for (int64_t i = 0; i < list->count; i++)
         if (list->items[i]->gradient)
             memset(list->items[i]->gradient, 0, (size_t)list->items[i]->count * sizeof(float));
+    bd_profile_end(&site, 0, 4 * (double)bd_parameters_total(list));
 }
 
 int64_t bd_parameters_total(const bd_parameters *list)

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/threads.h"
 
 struct bd_note {
@@ -20,6 +21,8 @@ bd_tape bd_tape_begin(bd_arena *arena, bd_dtype compute, bool recording)
 void bd_tape_backward(bd_tape *tape)
 {
     assert(tape->recording);
+    static bd_profile_site site = {.name = "backward", .kind = BD_PROFILE_PHASE};
+    bd_profile_begin(&site);
     while (tape->last) {
         bd_note *note = tape->last;
         tape->last = note->previous;
@@ -28,6 +31,7 @@ void bd_tape_backward(bd_tape *tape)
         note->back(tape, note->context);
         bd_arena_release(tape->arena, mark);
     }
+    bd_profile_end(&site, 0, 0);
 }
 
 void bd_tape_note(bd_tape *tape, void (*back)(bd_tape *tape, void *context), void *context)
@@ -59,7 +63,10 @@ static void zero_chunk(void *context, int64_t task)
 static float *zeros(bd_arena *arena, int64_t count)
 {
     zero_job job = {.data = bd_arena_floats(arena, count), .count = count};
+    static bd_profile_site site = {.name = "zero gradients", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     bd_parallel((count + ZERO_CHUNK - 1) / ZERO_CHUNK, zero_chunk, &job);
+    bd_profile_end(&site, 0, 4 * (double)count);
     return job.data;
 }
 

@@ -263,11 +263,8 @@ int bd_command_distill(int argc, char **argv)
     bd_run_arguments run = {.argc = argc, .argv = argv};
     bd_recipe_arguments recipe = {.sections = {"distill", "train", "data", "model", "objective",
                                                "rollout", "log", "parallel"}};
-    const bd_option list[] = {
-        {"out", "o", BD_ARGUMENT_TEXT, "RUN", "the run folder", &run.run, 0, 0, false},
-        {"resume", NULL, BD_ARGUMENT_FLAG, NULL, "go on from the newest checkpoint in RUN",
-         &run.resume, 0, 0, false},
-    };
+    bd_option list[BD_RUN_OPTIONS];
+    int count = bd_run_options(&run, list);
     const bd_options options = {
         .command = "distill",
         .usage = "--recipe opd.yaml --path STUDENT --teacher TEACHER --train-files "
@@ -276,7 +273,7 @@ int bd_command_distill(int argc, char **argv)
                    "--data-source student_rollout of answers the student writes itself, with "
                    "dataset of those in the data. RUN/latest is a model folder.",
         .list = list,
-        .count = 2,
+        .count = count,
         .other = bd_recipe_arguments_take,
         .self = &recipe,
         .more_help = bd_recipe_arguments_help};

@@ -12,11 +12,8 @@ int bd_command_draft_train(int argc, char **argv)
     // `draft` first: --num-hidden-layers is the draft's. The target's sizes come from its folder.
     bd_recipe_arguments recipe = {
         .sections = {"draft", "train", "data", "model", "log", "parallel"}};
-    const bd_option list[] = {
-        {"out", "o", BD_ARGUMENT_TEXT, "RUN", "the run folder", &run.run, 0, 0, false},
-        {"resume", NULL, BD_ARGUMENT_FLAG, NULL, "go on from the newest checkpoint in RUN",
-         &run.resume, 0, 0, false},
-    };
+    bd_option list[BD_RUN_OPTIONS];
+    int count = bd_run_options(&run, list);
     const bd_options options = {
         .command = "draft train",
         .usage = "--path TARGET --train-files FILE --out RUN --num-attention-heads N ...",
@@ -24,7 +21,7 @@ int bd_command_draft_train(int argc, char **argv)
                    "batch), offline (--cache, of draft cache), streaming (--listen, from draft "
                    "produce). RUN/latest is a draft folder.",
         .list = list,
-        .count = 2,
+        .count = count,
         .other = bd_recipe_arguments_take,
         .self = &recipe,
         .more_help = bd_recipe_arguments_help};

@@ -8,6 +8,7 @@
 #include "base/progress.h"
 #include "cli/command.h"
 #include "cli/pair.h"
+#include "cli/profile.h"
 #include "format/corpus.h"
 #include "train/answers.h"
 #include "train/evaluate.h"
@@ -24,6 +25,7 @@ typedef struct {
     bd_rollout_options rollout;
     bd_evaluation options;
     bd_arena *arena;
+    bd_profile_choice profile;
     json_t *out;
 } command;
 
@@ -308,7 +310,7 @@ int bd_command_eval(int argc, char **argv)
 {
     command c = {
         .levels = "0.1,0.25,0.5,0.75,1", .threshold = -1, .rounds = -1, .most_tokens = 128};
-    const bd_option list[] = {
+    const bd_option own[] = {
         {"model", "m", BD_ARGUMENT_TEXT, "FOLDER", "causal or block-diffusion model", &c.pair.model,
          0, 0, true},
         {"tokenizer", NULL, BD_ARGUMENT_TEXT, "FOLDER", "tokenizer, if not the model folder's",
@@ -355,6 +357,9 @@ int bd_command_eval(int argc, char **argv)
         {"json", NULL, BD_ARGUMENT_FLAG, NULL, "results as JSON on standard output", &c.json, 0, 0,
          false},
     };
+    enum { OWN = sizeof own / sizeof *own };
+    bd_option list[OWN + BD_PROFILE_OPTIONS];
+    memcpy(list, own, sizeof own);
     const bd_options options = {
         .command = "eval",
         .usage = "-m MODEL [FILE...] [--answers FILE.jsonl] [options]",
@@ -362,16 +367,19 @@ int bd_command_eval(int argc, char **argv)
             "Perplexity and bits per byte of text under a causal model; loss at noise levels "
             "and the likelihood bound under a block-diffusion model; exact match of answers.",
         .list = list,
-        .count = (int64_t)(sizeof list / sizeof *list),
+        .count = OWN + bd_profile_options(&c.profile, list + OWN),
         .arguments = &c.files};
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("eval", &err);
-    bool ok = plan(&c, &err) && evaluate_text(&c, &err) && evaluate_answers(&c, &err);
+    bool ok = plan(&c, &err) && bd_profile_chosen_start(&c.profile, &err) &&
+              evaluate_text(&c, &err) && evaluate_answers(&c, &err);
+    bd_profile_stop();
     if (ok && c.json) {
         json_dumpf(c.out, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
         putchar('\n');
     }
+    ok = ok && bd_profile_chosen_report(&c.profile, &err);
     json_decref(c.out);
     bd_arena_destroy(c.arena);
     bd_pair_close(&c.pair);

@@ -11,6 +11,9 @@
 #include "base/progress.h"
 #include "cli/command.h"
 #include "cli/generate_blocks.h"
+#include "cli/generate_parallel.h"
+#include "cli/profile.h"
+#include "draft/parallel.h"
 
 // --- totals --------------------------------------------------------------------------------------
 
@@ -72,6 +75,27 @@ void bd_generation_print_positions(const bd_generation_totals *totals)
     fputc('\n', stderr);
 }
 
+// --- what is shown -------------------------------------------------------------------------------
+
+void bd_generation_show_prompt(const bd_prompts *prompts, int64_t index)
+{
+    // A person sees where a prompt begins; a file is to hold nothing but text.
+    if (prompts->count > 1 && isatty(1))
+        printf("%s--- prompt %lld\n", index ? "\n" : "", (long long)index + 1);
+    else if (index > 0)
+        printf("\n");
+    printf("%s", prompts->items[index]);
+    fflush(stdout);
+}
+
+void bd_generation_sample(json_t *samples, const char *prompt, const bd_text *text)
+{
+    if (!samples || json_array_size(samples) >= 8)
+        return;
+    json_t *string = json_stringn(text->data ? text->data : "", text->size);
+    json_array_append_new(samples, json_pack("{s:s,s:o}", "prompt", prompt, "text", string));
+}
+
 // --- one command ---------------------------------------------------------------------------------
 
 typedef struct {
@@ -81,10 +105,11 @@ typedef struct {
     bd_generation options;
     const char *prompt, *prompt_file, *prompts_file, *dump_path;
     double temperature, top_p, min_p;
-    int64_t top_k, seed, tokens, most_proposed, limit;
+    int64_t top_k, seed, tokens, most_proposed, limit, parallel;
     bool compare, json, ignore_eos;
     int32_t stops[BD_MOST_STOPS];
     bd_arena *arena;
+    bd_profile_choice profile;
     bd_writer *dump; // one line per cycle
     // While text streams.
     bd_token_stream stream;
@@ -137,11 +162,6 @@ static int64_t run(command *c, const bd_tokens *prompt, bool drafting, int32_t *
     return count;
 }
 
-static json_t *text_of(const bd_text *text)
-{
-    return json_stringn(text->data ? text->data : "", text->size);
-}
-
 /* One prompt: plain or speculative; with --compare both. */
 static bool one_prompt(command *c, int64_t index, bd_generation_totals *plain,
                        bd_generation_totals *drafted, json_t *samples, bd_error *err)
@@ -156,15 +176,8 @@ static bool one_prompt(command *c, int64_t index, bd_generation_totals *plain,
     int64_t n = -1, m = -1;
     c->prompt_index = index;
     bool ok = bd_pair_encode(&c->pair, text, &prompt, err);
-    if (ok && !c->json) {
-        // A person sees where a prompt begins; a file is to hold nothing but text.
-        if (c->prompts.count > 1 && isatty(1))
-            printf("%s--- prompt %lld\n", index ? "\n" : "", (long long)index + 1);
-        else if (index > 0)
-            printf("\n");
-        printf("%s", text);
-        fflush(stdout);
-    }
+    if (ok && !c->json)
+        bd_generation_show_prompt(&c->prompts, index);
     c->echo = !c->json;
     ok = ok && (n = run(c, &prompt, drafting, first, &report, err)) >= 0;
     if (ok) {
@@ -174,9 +187,7 @@ static bool one_prompt(command *c, int64_t index, bd_generation_totals *plain,
             putchar('\n');
             fflush(stdout);
         }
-        if (samples && json_array_size(samples) < 8)
-            json_array_append_new(
-                samples, json_pack("{s:s,s:o}", "prompt", text, "text", text_of(&c->shown)));
+        bd_generation_sample(samples, text, &c->shown);
     }
     if (ok && c->compare) {
         c->echo = false;
@@ -283,6 +294,9 @@ static bool prepare(command *c, bd_error *err)
                           bd_block_choices_given(&c->blocks), c->pair.model);
     if (!bd_pair_open(&c->pair, err))
         return false;
+    if (c->parallel > 1 && (c->pair.drafter || c->dump_path))
+        return bd_fail_as(err, BD_ERROR_USAGE, "--parallel: plain decoding only, without %s",
+                          c->pair.drafter ? "--draft" : "--spec-dump");
     if (c->compare && !c->pair.drafter)
         return bd_fail_as(err, BD_ERROR_USAGE, "--compare wants --draft");
     c->options.most = c->tokens;
@@ -300,6 +314,10 @@ static bool prepare(command *c, bd_error *err)
 
 static bool generate_blocks(command *c, bd_error *err)
 {
+    if (c->parallel > 1)
+        return bd_fail_as(err, BD_ERROR_USAGE,
+                          "--parallel: for causal models, %s is a block-diffusion model",
+                          c->pair.model);
     if (c->dump_path || c->most_proposed > 0)
         return bd_fail_as(err, BD_ERROR_USAGE, "%s: drafts are for causal models",
                           c->dump_path ? "--spec-dump" : "--draft-max");
@@ -322,8 +340,17 @@ static bool generate(command *c, bd_error *err)
     bd_pair_cost cost = {0};
     json_t *samples = json_array();
     bool ok = true;
-    for (int64_t i = 0; ok && i < c->prompts.count; i++)
+    if (c->parallel > 1) {
+        const bd_parallel_request request = {.pair = &c->pair,
+                                             .prompts = &c->prompts,
+                                             .options = &c->options,
+                                             .places = c->parallel,
+                                             .json = c->json};
+        ok = bd_generate_prompts(&request, &plain, samples, err);
+    }
+    for (int64_t i = 0; ok && c->parallel == 1 && i < c->prompts.count; i++)
         ok = one_prompt(c, i, &plain, &drafted, samples, err);
+    bd_profile_stop(); // what follows measures
     ok = ok && (!c->pair.drafter || bd_pair_measure(&c->pair, &drafted.last, &cost, err));
     if (ok && c->json) {
         json_t *out = results(c, &plain, &drafted, &cost, samples);
@@ -345,7 +372,8 @@ int bd_command_generate(int argc, char **argv)
                  .top_p = 1,
                  .tokens = 128,
                  .most_proposed = -1,
-                 .limit = 1000000};
+                 .limit = 1000000,
+                 .parallel = 1};
     bd_option list[48];
     int count = bd_pair_options(&c.pair, list);
     const bd_option more[] = {
@@ -355,6 +383,8 @@ int bd_command_generate(int argc, char **argv)
          "many prompts (turns, prompt, text, messages)", &c.prompts_file, 0, 0, false},
         {"limit", NULL, BD_ARGUMENT_INT, "N", "at most so many of --prompts", &c.limit, 1, 1e9,
          false},
+        {"parallel", NULL, BD_ARGUMENT_INT, "N", "so many prompts at once, without --draft (1)",
+         &c.parallel, 1, BD_MOST_PARALLEL, false},
         {"tokens", "n", BD_ARGUMENT_INT, "N", "new tokens at most (128)", &c.tokens, 1, 1e7, false},
         {"seed", "s", BD_ARGUMENT_INT, "N", "of sampling (0)", &c.seed, 0, 1e18, false},
         {"temp", NULL, BD_ARGUMENT_NUMBER, "T", "temperature; 0: greedy (0)", &c.temperature, 0,
@@ -379,6 +409,7 @@ int bd_command_generate(int argc, char **argv)
     };
     memcpy(list + count, more, sizeof more);
     count += (int)(sizeof more / sizeof *more);
+    count += bd_profile_options(&c.profile, list + count);
     count += bd_block_options(&c.blocks, list + count);
     const bd_options options = {
         .command = "generate",
@@ -391,11 +422,12 @@ int bd_command_generate(int argc, char **argv)
     bd_error err = {0};
     if (!bd_options_parse(&options, argc, argv, &err))
         return bd_usage_error("generate", &err);
-    bool ok = prepare(&c, &err) && generate(&c, &err);
+    bool ok = prepare(&c, &err) && bd_profile_chosen_start(&c.profile, &err) && generate(&c, &err);
     if (c.dump && ok)
         ok = bd_writer_commit(c.dump, &err);
     else if (c.dump)
         bd_writer_abandon(c.dump);
+    ok = ok && bd_profile_chosen_report(&c.profile, &err);
     bd_text_free(&c.shown);
     bd_arena_destroy(c.arena);
     bd_prompts_free(&c.prompts);

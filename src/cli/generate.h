@@ -23,6 +23,11 @@ void bd_generation_totals_add(bd_generation_totals *totals, const bd_generation_
 double bd_generation_rate(const bd_generation_totals *totals);          /* tokens/s of decoding */
 double bd_generation_accept_length(const bd_generation_totals *totals); /* tokens per target pass */
 
+/* Above a prompt's text on standard output: what separates it from the one before, and the prompt. */
+void bd_generation_show_prompt(const bd_prompts *prompts, int64_t index);
+/* Prompt and text into a list of the first few; NULL: not wanted. */
+void bd_generation_sample(json_t *samples, const char *prompt, const bd_text *text);
+
 /* [accepted / tested] of each place that was tested. */
 json_t *bd_generation_positions(const bd_generation_totals *totals);
 void bd_generation_print_positions(const bd_generation_totals *totals); /* on stderr */

@@ -125,11 +125,8 @@ int bd_command_pretrain(int argc, char **argv)
     bd_run_arguments run = {.argc = argc, .argv = argv};
     bd_recipe_arguments recipe = {
         .sections = {"train", "data", "model", "objective", "log", "parallel"}};
-    const bd_option list[] = {
-        {"out", "o", BD_ARGUMENT_TEXT, "RUN", "the run folder", &run.run, 0, 0, false},
-        {"resume", NULL, BD_ARGUMENT_FLAG, NULL, "go on from the newest checkpoint in RUN",
-         &run.resume, 0, 0, false},
-    };
+    bd_option list[BD_RUN_OPTIONS];
+    int count = bd_run_options(&run, list);
     const bd_options options = {
         .command = "pretrain",
         .usage = "--train-files FILE --tokenizer FOLDER --out RUN [options]",
@@ -137,7 +134,7 @@ int bd_command_pretrain(int argc, char **argv)
                    "from a model folder: --kind causal_lm predicts the next token, --kind "
                    "block_diffusion fills masked tokens in. RUN/latest is a model folder.",
         .list = list,
-        .count = 2,
+        .count = count,
         .other = bd_recipe_arguments_take,
         .self = &recipe,
         .more_help = bd_recipe_arguments_help};

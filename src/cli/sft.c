@@ -110,11 +110,8 @@ int bd_command_sft(int argc, char **argv)
     bd_run_arguments run = {.argc = argc, .argv = argv};
     bd_recipe_arguments recipe = {
         .sections = {"train", "data", "model", "objective", "log", "parallel"}};
-    const bd_option list[] = {
-        {"out", "o", BD_ARGUMENT_TEXT, "RUN", "the run folder", &run.run, 0, 0, false},
-        {"resume", NULL, BD_ARGUMENT_FLAG, NULL, "go on from the newest checkpoint in RUN",
-         &run.resume, 0, 0, false},
-    };
+    bd_option list[BD_RUN_OPTIONS];
+    int count = bd_run_options(&run, list);
     const bd_options options = {
         .command = "sft",
         .usage = "--path MODEL --train-files CONVERSATIONS.jsonl --out RUN [options]",
@@ -122,7 +119,7 @@ int bd_command_sft(int argc, char **argv)
                    "predicts the next token, --kind block_diffusion fills masked tokens in "
                    "(also from a causal model). RUN/latest is a model folder.",
         .list = list,
-        .count = 2,
+        .count = count,
         .other = bd_recipe_arguments_take,
         .self = &recipe,
         .more_help = bd_recipe_arguments_help};

@@ -7,7 +7,22 @@
 #include "base/file.h"
 #include "base/threads.h"
 #include "cli/command.h"
-#include "cli/options.h"
+
+int bd_run_options(bd_run_arguments *run, bd_option *list)
+{
+    list[0] =
+        (bd_option){"out", "o", BD_ARGUMENT_TEXT, "RUN", "the run folder", &run->run, 0, 0, false};
+    list[1] = (bd_option){"resume",
+                          NULL,
+                          BD_ARGUMENT_FLAG,
+                          NULL,
+                          "go on from the newest checkpoint in RUN",
+                          &run->resume,
+                          0,
+                          0,
+                          false};
+    return 2 + bd_profile_options(&run->profile, list + 2);
+}
 
 bd_dtype bd_recipe_dtype(const bd_recipe *recipe, const char *name)
 {
@@ -105,7 +120,8 @@ bool bd_training_run_to(const char *name, const bd_task *task, bd_trainer_option
     options->command = words;
     options->progress = bd_progress_begin(name, options->steps);
     bd_catch_signals();
-    bool ok = bd_train(task, options, result, err);
+    bool ok = bd_profile_chosen_start(&run->profile, err) && bd_train(task, options, result, err);
+    bd_profile_stop();
     bd_progress_end(options->progress);
     json_decref(options->recipe);
     if (!ok)
@@ -117,7 +133,7 @@ bool bd_training_run_to(const char *name, const bd_task *task, bd_trainer_option
     fprintf(stderr, ", %.0f tokens/s, %.0f s; %s/latest%s\n",
             (double)result->tokens / fmax(result->seconds, 1e-9), result->seconds, options->run,
             result->stopped ? " (go on with --resume)" : "");
-    return true;
+    return bd_profile_chosen_report(&run->profile, err);
 }
 
 int bd_training_run(const char *command, const bd_task *task, bd_trainer_options *options,

@@ -4,17 +4,23 @@
 #define BD_CLI_TRAINING_H
 
 #include "base/file.h"
+#include "cli/profile.h"
 #include "format/corpus.h"
 #include "format/recipe.h"
 #include "train/trainer.h"
 
 /* Options that are no part of a recipe: where the run goes and whether it goes on. */
 typedef struct {
-    const char *run; /* --out */
-    bool resume;     /* --resume */
+    const char *run;           /* --out */
+    bool resume;               /* --resume */
+    bd_profile_choice profile; /* --profile, --profile-trace */
     int argc;
     char **argv;
 } bd_run_arguments;
+
+/* They and --profile as options; room for them at `list`. Returns how many. */
+enum { BD_RUN_OPTIONS = 2 + BD_PROFILE_OPTIONS };
+int bd_run_options(bd_run_arguments *run, bd_option *list);
 
 /* The trainer's options of a recipe. The strings live as long as the recipe. */
 bool bd_training_options(const bd_recipe *recipe, const bd_run_arguments *run,

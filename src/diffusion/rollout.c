@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/random.h"
 #include "base/threads.h"
 #include "diffusion/proposal.h"
@@ -211,8 +212,9 @@ static void propose_sampled(run *x, int64_t slot, const float *logits)
                            o->commit.strategy == BD_COMMIT_ENTROPY, x->arena);
 }
 
-static bool propose(run *x)
+static bool propose_all(run *x)
 {
+    static bd_profile_site site = {.name = "proposals", .kind = BD_PROFILE_MEMORY};
     const bd_scorer *scorer = x->scorer;
     if (scorer->forward &&
         !scorer->forward(scorer->self, x->result->tokens, x->slots, x->count, x->err))
@@ -225,14 +227,25 @@ static bool propose(run *x)
         int64_t count = x->count - first < chunk ? x->count - first : chunk;
         scorer->logits(scorer->self, x->slots, first, count, logits);
         proposal_job job = {x, first, logits};
+        bd_profile_begin(&site);
         if (!x->options->row_keys)
             bd_parallel(count, propose_one, &job);
         for (int64_t n = 0; x->options->row_keys && n < count; n++)
             propose_sampled(x, first + n, logits + n * scorer->vocabulary);
+        bd_profile_end(&site, 0, 4 * (double)(count * scorer->vocabulary));
     }
     bd_arena_release(x->arena, mark);
     x->statistics->transitions++;
     return true;
+}
+
+static bool propose(run *x)
+{
+    static bd_profile_site site = {.name = "denoising pass", .kind = BD_PROFILE_PHASE};
+    bd_profile_begin(&site);
+    bool ok = propose_all(x);
+    bd_profile_end(&site, 0, 0);
+    return ok;
 }
 
 static void commit(run *x, int64_t slot)

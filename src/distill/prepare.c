@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/progress.h"
 
 bool bd_distiller_check(const bd_distiller *d, bd_error *err)
@@ -120,6 +121,8 @@ static void apply_stop_rule(const bd_distiller *d, const bd_placement *before, b
 static void ask_teacher(bd_distiller *d, bd_arena *arena, bd_prepared *out)
 {
     int64_t cells = out->rows * out->length, hidden = d->teacher->config.hidden;
+    static bd_profile_site site = {.name = "teacher forward", .kind = BD_PROFILE_PHASE};
+    bd_profile_begin(&site);
     double began = bd_seconds();
     bd_placement placement = {out->rows, out->length, out->positions, out->segments};
     bd_visibility rule = {.kind = BD_CAUSAL,
@@ -142,6 +145,7 @@ static void ask_teacher(bd_distiller *d, bd_arena *arena, bd_prepared *out)
     memcpy(out->teacher_hidden, value->data, (size_t)(cells * hidden) * sizeof(float));
     bd_arena_release(arena, mark);
     out->teacher_seconds = bd_seconds() - began;
+    bd_profile_end(&site, 0, 0);
 }
 
 static void finish(bd_distiller *d, bd_arena *arena, bd_prepared *out)

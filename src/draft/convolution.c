@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/threads.h"
 #include "format/json.h"
 
@@ -90,9 +91,13 @@ static void apply_back(bd_tape *tape, void *context)
 {
     (void)tape;
     const side_note *n = context;
+    static bd_profile_site site = {.name = "convolution, back", .kind = BD_PROFILE_F32};
+    bd_profile_begin(&site);
     bd_parallel(n->x->rows / n->block, block_back, context);
     if (n->base->gradient)
         bd_parallel((n->x->width + STRIP - 1) / STRIP, base_strip_back, context);
+    bd_profile_end(&site, 6 * (double)(n->x->rows * n->x->width * n->count),
+                   16 * (double)(n->x->rows * n->x->width));
 }
 
 /* fp32 values of a small table of any rank; a copy in the arena where the file has another dtype.
@@ -129,7 +134,11 @@ bd_value *bd_convolution_apply(const bd_convolution *conv, bd_tape *tape, int si
                      .delta = delta,
                      .y = bd_tape_value(tape, x->rows, x->width,
                                         x->gradient || delta->gradient || base->gradient)};
+    static bd_profile_site site = {.name = "convolution", .kind = BD_PROFILE_F32};
+    bd_profile_begin(&site);
     bd_parallel(x->rows / block, apply_block, n);
+    bd_profile_end(&site, 2 * (double)(x->rows * x->width * count),
+                   8 * (double)(x->rows * x->width));
     if (n->y->gradient)
         bd_tape_note(tape, apply_back, n);
     return n->y;

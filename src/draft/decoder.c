@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/progress.h"
 
 struct bd_decoder {
@@ -70,22 +71,33 @@ void bd_decoder_free(bd_decoder *d)
     free(d);
 }
 
-/* Read tokens behind those kept; logits of the last `rows` of them. */
+static bool check_tokens(const bd_decoder *d, const int32_t *tokens, int64_t count, bd_error *err)
+{
+    if (count > d->cache->capacity - d->length)
+        return bd_fail(err, "the context of %lld tokens holds %lld, %lld more do not fit",
+                       (long long)d->cache->capacity, (long long)d->length, (long long)count);
+    for (int64_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= d->target->config.vocabulary)
+            return bd_fail(err, "token %d at position %lld is not in a vocabulary of %lld",
+                           tokens[i], (long long)(d->length + i),
+                           (long long)d->target->config.vocabulary);
+    return true;
+}
+
+/* What was read, tentatively as yet. */
+static void note_tried(bd_decoder *d, const int32_t *tokens, int64_t count)
+{
+    memcpy(d->tokens + d->length, tokens, (size_t)count * sizeof *tokens);
+    d->tried = count;
+}
+
+/* Read tokens behind those kept; logits of the last `rows` of them. The caller's phase. */
 static const float *read_tokens(bd_decoder *d, const int32_t *tokens, int64_t count, int64_t rows,
                                 bd_error *err)
 {
     const bd_model_config *config = &d->target->config;
-    if (count > d->cache->capacity - d->length) {
-        bd_fail(err, "the context of %lld tokens holds %lld, %lld more do not fit",
-                (long long)d->cache->capacity, (long long)d->length, (long long)count);
+    if (!check_tokens(d, tokens, count, err))
         return NULL;
-    }
-    for (int64_t i = 0; i < count; i++)
-        if (tokens[i] < 0 || tokens[i] >= config->vocabulary) {
-            bd_fail(err, "token %d at position %lld is not in a vocabulary of %lld", tokens[i],
-                    (long long)(d->length + i), (long long)config->vocabulary);
-            return NULL;
-        }
     bd_cache_truncate(d->cache, d->length); // forgets what was tried and not kept
     bd_arena_release(d->arena, 0);
     float *features =
@@ -103,16 +115,52 @@ static const float *read_tokens(bd_decoder *d, const int32_t *tokens, int64_t co
     if (rows > 0)
         bd_model_logits(d->target, hidden->data + (count - rows) * config->hidden, rows, logits,
                         d->arena);
-    memcpy(d->tokens + d->length, tokens, (size_t)count * sizeof *tokens);
+    note_tried(d, tokens, count);
     d->features = features;
-    d->tried = count;
     return logits;
 }
+
+// A step of plain decoding is a phase of its own: of one sequence or of several.
+static bd_profile_site decoding = {.name = "decode", .kind = BD_PROFILE_PHASE};
 
 const float *bd_decoder_try(bd_decoder *d, const int32_t *tokens, int64_t count, bd_error *err)
 {
     assert(count > 0);
-    return read_tokens(d, tokens, count, count, err);
+    static bd_profile_site verifying = {.name = "verify", .kind = BD_PROFILE_PHASE};
+    bd_profile_site *phase = count > 1 ? &verifying : &decoding;
+    bd_profile_begin(phase);
+    const float *logits = read_tokens(d, tokens, count, count, err);
+    bd_profile_end(phase, 0, 0);
+    return logits;
+}
+
+const float *bd_decoders_try(bd_decoder *const *decoders, int64_t count, const int32_t *tokens,
+                             bd_error *err)
+{
+    assert(count > 0);
+    bd_model *target = decoders[0]->target;
+    bd_arena *arena = decoders[0]->arena;
+    for (int64_t i = 0; i < count; i++) {
+        assert(decoders[i]->target == target && !decoders[i]->draft);
+        if (!check_tokens(decoders[i], tokens + i, 1, err))
+            return NULL;
+    }
+    bd_profile_begin(&decoding);
+    bd_arena_release(arena, 0);
+    float *logits = bd_arena_floats(arena, count * target->config.vocabulary);
+    bd_cache **caches = bd_arena_alloc(arena, (size_t)count * sizeof *caches);
+    for (int64_t i = 0; i < count; i++) {
+        caches[i] = decoders[i]->cache;
+        bd_cache_truncate(caches[i], decoders[i]->length);
+    }
+    bd_tape tape = bd_tape_begin(arena, target->compute, false);
+    const bd_forward input = {.tokens = tokens, .rows = count, .length = 1, .caches = caches};
+    const bd_value *hidden = bd_model_forward(target, &tape, &input);
+    bd_model_logits(target, hidden->data, count, logits, arena);
+    for (int64_t i = 0; i < count; i++)
+        note_tried(decoders[i], tokens + i, 1);
+    bd_profile_end(&decoding, 0, 0);
+    return logits;
 }
 
 static bool tell_draft(bd_decoder *d, const float *features, int64_t rows, bd_error *err)
@@ -167,19 +215,22 @@ int64_t bd_decoder_known(const bd_decoder *d, const int32_t *tokens, int64_t cou
 const float *bd_decoder_follow(bd_decoder *d, const int32_t *tokens, int64_t count, bd_error *err)
 {
     assert(count > 0);
+    static bd_profile_site site = {.name = "prompt", .kind = BD_PROFILE_PHASE};
     int64_t same = bd_decoder_known(d, tokens, count);
     d->length = same;
     d->tried = 0;
     if (d->session)
         cut_draft(d, same);
     const float *logits = NULL;
-    while (d->length < count) {
+    bool ok = true;
+    bd_profile_begin(&site);
+    while (ok && d->length < count) {
         int64_t left = count - d->length, part = left < CHUNK ? left : CHUNK;
         logits = read_tokens(d, tokens + d->length, part, part == left, err);
-        if (!logits || !bd_decoder_keep(d, part, err))
-            return NULL;
+        ok = logits && bd_decoder_keep(d, part, err);
     }
-    return logits;
+    bd_profile_end(&site, 0, 0);
+    return ok ? logits : NULL;
 }
 
 int64_t bd_decoder_propose(bd_decoder *d, int32_t last_token, bd_proposal *proposal, bd_error *err)
@@ -187,7 +238,12 @@ int64_t bd_decoder_propose(bd_decoder *d, int32_t last_token, bd_proposal *propo
     proposal->count = 0;
     if (!d->session)
         return 0;
-    return tell_pending(d, err) ? bd_draft_propose(d->session, last_token, proposal, err) : -1;
+    static bd_profile_site site = {.name = "draft", .kind = BD_PROFILE_PHASE};
+    bd_profile_begin(&site);
+    int64_t count =
+        tell_pending(d, err) ? bd_draft_propose(d->session, last_token, proposal, err) : -1;
+    bd_profile_end(&site, 0, 0);
+    return count;
 }
 
 int64_t bd_decoder_length(const bd_decoder *d)

@@ -34,6 +34,12 @@ int64_t bd_decoder_known(const bd_decoder *decoder, const int32_t *tokens, int64
 const float *bd_decoder_try(bd_decoder *decoder, const int32_t *tokens, int64_t count,
                             bd_error *err);
 
+/* The same for one more token of each of several decoders, in one pass of the target that they share;
+ * none has a draft. Row i of the logits [count, V] follows tokens[i] and has the bits that
+ * bd_decoder_try of decoder i gives. Valid until the first decoder's next call. */
+const float *bd_decoders_try(bd_decoder *const *decoders, int64_t count, const int32_t *tokens,
+                             bd_error *err);
+
 /* Of the tokens tried last, the first `count` stay; the draft learns their features when it is
  * asked. */
 bool bd_decoder_keep(bd_decoder *decoder, int64_t count, bd_error *err);

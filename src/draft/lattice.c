@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/threads.h"
 
 enum { MOST_ROWS = 255 * BD_LATTICE_CANDIDATES }; // of a block; their scores are on the stack
@@ -233,7 +234,11 @@ static void attention_back(bd_tape *tape, void *context)
     attention *a = context;
     int64_t distances = 2 * a->shape.slots + 1, tasks = a->shape.blocks * a->heads;
     a->bias_gradient = bd_arena_zeros(tape->arena, tasks * (distances + 1));
+    static bd_profile_site site = {.name = "lattice attention, back", .kind = BD_PROFILE_F32};
+    bd_profile_begin(&site);
     bd_parallel(tasks, attend_back, a);
+    bd_profile_end(&site, 10 * (double)(a->rows * a->rows * a->size * tasks),
+                   28 * (double)(a->qkv->rows * a->width));
     for (int64_t task = 0; task < tasks; task++) {
         int64_t head = task % a->heads;
         const float *bias = a->bias_gradient + task * (distances + 1);
@@ -273,7 +278,11 @@ bd_value *bd_lattice_attention(bd_tape *tape, bd_value *qkv, bd_parameter *relat
     assert(relative->count == a->heads * (2 * shape->slots + 1));
     assert(!tape->recording || qkv->gradient);
     a->y = bd_tape_value(tape, qkv->rows, a->width, qkv->gradient != NULL);
+    static bd_profile_site site = {.name = "lattice attention", .kind = BD_PROFILE_F32};
+    bd_profile_begin(&site);
     bd_parallel(shape->blocks * a->heads, attend, a);
+    bd_profile_end(&site, 4 * (double)(a->rows * a->rows * a->width * shape->blocks),
+                   16 * (double)(qkv->rows * a->width));
     if (a->y->gradient)
         bd_tape_note(tape, attention_back, a);
     return a->y;

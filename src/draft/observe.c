@@ -2,10 +2,14 @@
 
 #include <string.h>
 
+#include "base/profile.h"
+
 void bd_target_observe(bd_model *target, const int64_t *layers, int64_t count,
                        const int32_t *tokens, int64_t rows, int64_t length,
                        const bd_observation *out, bd_arena *scratch)
 {
+    static bd_profile_site site = {.name = "target forward", .kind = BD_PROFILE_PHASE};
+    bd_profile_begin(&site);
     int64_t hidden = target->config.hidden;
     // Row by row: a long row's activations are forgotten before the next begins.
     for (int64_t b = 0; b < rows; b++) {
@@ -25,6 +29,7 @@ void bd_target_observe(bd_model *target, const int64_t *layers, int64_t count,
             memcpy(out->final + at * hidden, last->data, (size_t)(length * hidden) * sizeof(float));
         bd_arena_release(scratch, mark);
     }
+    bd_profile_end(&site, 0, 0);
 }
 
 void bd_draft_observe(bd_draft *draft, const int32_t *tokens, int64_t rows, int64_t length,

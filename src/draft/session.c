@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/random.h"
 #include "base/threads.h"
 #include "tensor/rows.h"
@@ -154,7 +155,10 @@ static void argmax_row(void *context, int64_t row)
 void bd_best_tokens(const float *logits, int64_t rows, int64_t vocabulary, int32_t *best)
 {
     argmax_job job = {logits, vocabulary, best};
+    static bd_profile_site site = {.name = "best tokens", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     bd_parallel(rows, argmax_row, &job);
+    bd_profile_end(&site, 0, 4 * (double)(rows * vocabulary));
 }
 
 void bd_draft_decode_greedy(const bd_draft_decoding *decoding, int64_t first)

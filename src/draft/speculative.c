@@ -5,6 +5,7 @@
 
 #include "base/progress.h"
 #include "base/random.h"
+#include "diffusion/completion.h"
 #include "draft/pace.h"
 
 bd_generation bd_generation_default(void)
@@ -76,8 +77,7 @@ static int64_t put(text *t, const int32_t *tokens, int64_t count)
     while (done < count && !t->ended) {
         int32_t token = tokens[done++];
         t->out[t->count++] = token;
-        for (int64_t i = 0; i < o->stop_count; i++)
-            t->ended = t->ended || o->stop[i] == token;
+        t->ended = bd_stop_contains(o->stop, o->stop_count, token);
         if (t->ended)
             t->report->ended = BD_ENDED_BY_STOP;
         t->ended = t->ended || t->count == o->most;
@@ -193,22 +193,24 @@ static bool run_cycle(text *t, bd_error *err)
     return true;
 }
 
+bool bd_generation_fits(int64_t prompt, int64_t most, int64_t capacity, bd_error *err)
+{
+    if (prompt < 1)
+        return bd_fail(err, "the prompt is empty: at least one token expected");
+    if (most < 1)
+        return bd_fail(err, "%lld new tokens wanted, at least 1 expected", (long long)most);
+    if (prompt > capacity || most > capacity - prompt)
+        return bd_fail(err, "a prompt of %lld and %lld new tokens do not fit a context of %lld",
+                       (long long)prompt, (long long)most, (long long)capacity);
+    return true;
+}
+
 static bool check(const bd_decoder *decoder, int64_t count, const bd_generation *o, bd_error *err)
 {
-    if (!bd_sampling_check(&o->sampling, err))
-        return false;
-    if (count < 1)
-        return bd_fail(err, "the prompt is empty: at least one token expected");
-    if (o->most < 1)
-        return bd_fail(err, "%lld new tokens wanted, at least 1 expected", (long long)o->most);
     const bd_draft *draft = bd_decoder_draft(decoder);
     int64_t extra = o->whole_blocks && draft ? draft->config.block_size : 0;
-    if (count > bd_decoder_capacity(decoder) - extra ||
-        o->most > bd_decoder_capacity(decoder) - extra - count)
-        return bd_fail(err, "a prompt of %lld and %lld new tokens do not fit a context of %lld",
-                       (long long)count, (long long)o->most,
-                       (long long)bd_decoder_capacity(decoder));
-    return true;
+    return bd_sampling_check(&o->sampling, err) &&
+           bd_generation_fits(count, o->most, bd_decoder_capacity(decoder) - extra, err);
 }
 
 int64_t bd_generate(bd_decoder *decoder, const int32_t *prompt, int64_t count,

@@ -49,6 +49,9 @@ typedef struct {
 
 bd_generation bd_generation_default(void); /* greedy, 128 tokens, all proposals */
 
+/* At least one token of prompt, one new one, and room for all of them? */
+bool bd_generation_fits(int64_t prompt, int64_t most, int64_t capacity, bd_error *err);
+
 /* Tokens of one cycle at most: the base, a whole block after it, the bonus; the base and the bonus
  * are never both the same cycle's. */
 enum { BD_MOST_PRODUCED = BD_MOST_BLOCK + 1 };

@@ -15,37 +15,49 @@ typedef struct {
     bd_model *model;
     int64_t rows;             // of the batch
     const int32_t *positions; // [rows, length]
-    bd_visibility rule;       // of layers with full attention
-    bd_cache *cache;
+    int64_t length;
+    bd_visibility rule;      // of layers with full attention; of several caches, the last one's
+    bd_cache *const *caches; // [rows] or NULL
 } pass;
+
+/* Tokens that row `row` has read before. */
+static int64_t read_before(const bd_forward *input, int64_t row)
+{
+    return input->cache ? input->cache->length : input->caches ? input->caches[row]->length : 0;
+}
 
 static const int32_t *positions_of(bd_tape *tape, const bd_forward *input)
 {
     if (input->positions)
         return input->positions;
-    int64_t first = input->cache ? input->cache->length : 0;
     int32_t *positions = bd_arena_ints(tape->arena, input->rows * input->length);
     for (int64_t i = 0; i < input->rows * input->length; i++)
-        positions[i] = (int32_t)(first + i % input->length);
+        positions[i] = (int32_t)(read_before(input, i / input->length) + i % input->length);
     return positions;
 }
 
-/* The caller's rule, or causal. With a cache the queries are the new tokens and the keys are all of
- * the cache and then the new tokens; without one both are the row. */
+/* The caller's rule, or causal; both sides are the row. */
 static bd_visibility rule_of(const bd_forward *input)
 {
     bd_visibility rule = {.kind = BD_CAUSAL};
     if (input->rule)
         rule = *input->rule;
     rule.query_length = rule.key_length = input->length;
-    if (input->cache) {
-        rule.query_offset = input->cache->length;
-        rule.key_length += input->cache->length;
-    } else if (input->rule) {
+    if (input->rule && !input->cache) {
         assert(input->rule->query_length == input->length);
         assert(input->rule->key_length == input->length);
     }
     return rule;
+}
+
+/* With a cache the queries are the new tokens and the keys are all of the cache and then the new
+ * tokens. */
+static bd_visibility behind_cache(const bd_visibility *rule, const bd_cache *cache)
+{
+    bd_visibility moved = *rule;
+    moved.query_offset = cache->length;
+    moved.key_length += cache->length;
+    return moved;
 }
 
 /* New keys or values are appended to the cache; attention then reads all of it. */
@@ -54,6 +66,48 @@ static bd_value *through_cache(bd_tape *tape, const bd_cache *cache, float *rows
     memcpy(rows + cache->length * cache->width, fresh->data,
            (size_t)(fresh->rows * fresh->width) * sizeof(float));
     return bd_tape_constant(tape, rows, cache->length + fresh->rows, cache->width);
+}
+
+static bd_value *attend(const pass *p, bd_tape *tape, int64_t index, int64_t batch,
+                        const bd_visibility *whole, bd_value *query, bd_value *key, bd_value *value)
+{
+    const bd_model_config *c = &p->model->config;
+    bd_visibility *rule = bd_arena_alloc(tape->arena, sizeof *rule);
+    *rule = bd_visibility_of_layer(whole, c->layer_window[index]);
+    const bd_attention attention = {.rule = rule,
+                                    .batch = batch,
+                                    .query_heads = c->query_heads,
+                                    .key_heads = c->key_heads,
+                                    .head_size = c->head_size,
+                                    .compute = tape->compute,
+                                    .scale = 1 / sqrtf((float)c->head_size)};
+    return bd_op_attention(tape, query, key, value, &attention, NULL);
+}
+
+static bd_value row_of(const bd_value *x, int64_t row, int64_t length)
+{
+    return (bd_value){.data = x->data + row * length * x->width, .rows = length, .width = x->width};
+}
+
+/* Sequences of different lengths: each asks its own cache, as it would alone. */
+static bd_value *attend_caches(const pass *p, bd_tape *tape, int64_t index, bd_value *query,
+                               bd_value *key, bd_value *value)
+{
+    bd_value *all = p->rows > 1 ? bd_tape_value(tape, query->rows, query->width, false) : NULL;
+    for (int64_t r = 0; r < p->rows; r++) {
+        const bd_cache *cache = p->caches[r];
+        bd_value q = row_of(query, r, p->length), k = row_of(key, r, p->length),
+                 v = row_of(value, r, p->length);
+        const bd_visibility rule = behind_cache(&p->rule, cache);
+        const bd_value *seen =
+            attend(p, tape, index, 1, &rule, &q, through_cache(tape, cache, cache->key[index], &k),
+                   through_cache(tape, cache, cache->value[index], &v));
+        if (p->rows == 1)
+            return (bd_value *)(uintptr_t)seen;
+        memcpy(row_of(all, r, p->length).data, seen->data,
+               (size_t)(seen->rows * seen->width) * sizeof(float));
+    }
+    return all;
 }
 
 /* x + output(attention(norm(x))). */
@@ -76,20 +130,8 @@ static bd_value *attention_half(const pass *p, bd_tape *tape, int64_t index, bd_
     }
     query = bd_op_rope(tape, query, &p->model->rope, p->positions);
     key = bd_op_rope(tape, key, &p->model->rope, p->positions);
-    if (p->cache) {
-        key = through_cache(tape, p->cache, p->cache->key[index], key);
-        value = through_cache(tape, p->cache, p->cache->value[index], value);
-    }
-    bd_visibility *rule = bd_arena_alloc(tape->arena, sizeof *rule);
-    *rule = bd_visibility_of_layer(&p->rule, c->layer_window[index]);
-    const bd_attention attention = {.rule = rule,
-                                    .batch = p->rows,
-                                    .query_heads = c->query_heads,
-                                    .key_heads = c->key_heads,
-                                    .head_size = c->head_size,
-                                    .compute = tape->compute,
-                                    .scale = 1 / sqrtf((float)c->head_size)};
-    bd_value *seen = bd_op_attention(tape, query, key, value, &attention, NULL);
+    bd_value *seen = p->caches ? attend_caches(p, tape, index, query, key, value)
+                               : attend(p, tape, index, p->rows, &p->rule, query, key, value);
     return bd_op_add(tape, x, bd_op_linear(tape, seen, layer->output, layer->output_bias));
 }
 
@@ -189,19 +231,21 @@ static void keep_hidden(const bd_hidden_request *request, int64_t index, const b
 bd_value *bd_model_forward(bd_model *model, bd_tape *tape, const bd_forward *input)
 {
     const bd_model_config *c = &model->config;
-    bd_cache *cache = input->cache;
     bool going_back = tape->recording && anything_trained(model);
     assert(input->rows > 0 && input->length > 0);
-    // A cache is written in place, which a tape could not go back through.
-    assert(!cache || (input->rows == 1 && !going_back));
-    assert(!cache || cache->length + input->length <= cache->capacity);
-
     pass *p = bd_arena_alloc(tape->arena, sizeof *p);
     *p = (pass){.model = model,
                 .rows = input->rows,
+                .length = input->length,
                 .positions = positions_of(tape, input),
                 .rule = rule_of(input),
-                .cache = cache};
+                .caches = input->cache ? &input->cache : input->caches};
+    // A cache is written in place, which a tape could not go back through.
+    assert(!p->caches || !going_back);
+    assert(!input->cache || input->rows == 1);
+    assert(!input->caches || !input->rule);
+    for (int64_t r = 0; p->caches && r < p->rows; r++)
+        assert(p->caches[r]->length + p->length <= p->caches[r]->capacity);
     int64_t rows = input->rows * input->length;
     bd_value *x = bd_op_embedding(tape, model->embedding, input->tokens, rows);
     for (int64_t i = 0; i < c->layers; i++) {
@@ -213,8 +257,8 @@ bd_value *bd_model_forward(bd_model *model, bd_tape *tape, const bd_forward *inp
         else
             x = run_layer(p, tape, i, x);
     }
-    if (cache)
-        cache->length += input->length;
+    for (int64_t r = 0; p->caches && r < p->rows; r++)
+        p->caches[r]->length += p->length;
     if (input->prenorm)
         memcpy(input->prenorm, x->data, (size_t)(rows * c->hidden) * sizeof(float));
     x = bd_op_rms_norm(tape, x, model->norm, (float)c->norm_eps, c->hidden);

@@ -95,7 +95,9 @@ typedef struct {
     int64_t rows, length;
     const int32_t *positions;  /* [rows, length]; NULL: 0.. (after the cache's length) */
     const bd_visibility *rule; /* NULL: causal. Layers with a window stay causal sliding */
-    bd_cache *cache;           /* rows must be 1; new keys and values are appended; NULL: none */
+    bd_cache *const *caches;   /* [rows] of as many sequences, each as long as it is; new keys and
+                              * values are appended to each row's own; NULL: none. rule NULL */
+    bd_cache *cache;           /* the same for a single row, under any rule */
     bd_hidden_request *hidden; /* NULL: none */
     float *prenorm;            /* [rows*length, H]: before the final norm; NULL: not wanted */
 } bd_forward;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "tensor/rows.h"
 
 bd_sampling bd_sampling_default(void)
@@ -130,18 +131,11 @@ static double keep_likely(float min_p, int64_t vocabulary, float *p)
     return sum;
 }
 
-void bd_sampling_probabilities(const bd_sampling *s, const float *logits, int64_t vocabulary,
-                               float *p, bd_arena *scratch)
+static void weigh_all(const bd_sampling *s, const float *logits, int64_t vocabulary, float largest,
+                      float *p, bd_arena *scratch)
 {
-    assert(vocabulary > 0);
-    int64_t best = bd_argmax(logits, vocabulary);
-    if (!(s->temperature > 0) || !isfinite(logits[best])) {
-        memset(p, 0, (size_t)vocabulary * sizeof *p);
-        p[best] = 1; // greedy, or nothing finite to weigh
-        return;
-    }
     size_t mark = bd_arena_mark(scratch);
-    double sum = weigh(s, logits, vocabulary, logits[best], p, scratch);
+    double sum = weigh(s, logits, vocabulary, largest, p, scratch);
     if (s->top_p < 1)
         sum = keep_nucleus(s->top_p, logits, vocabulary, sum, p, scratch);
     if (s->min_p > 0)
@@ -149,6 +143,23 @@ void bd_sampling_probabilities(const bd_sampling *s, const float *logits, int64_
     for (int64_t i = 0; i < vocabulary; i++)
         p[i] = (float)((double)p[i] / sum);
     bd_arena_release(scratch, mark);
+}
+
+static bd_profile_site choosing = {.name = "sampling", .kind = BD_PROFILE_MEMORY};
+
+void bd_sampling_probabilities(const bd_sampling *s, const float *logits, int64_t vocabulary,
+                               float *p, bd_arena *scratch)
+{
+    assert(vocabulary > 0);
+    bd_profile_begin(&choosing);
+    int64_t best = bd_argmax(logits, vocabulary);
+    if (!(s->temperature > 0) || !isfinite(logits[best])) {
+        memset(p, 0, (size_t)vocabulary * sizeof *p);
+        p[best] = 1; // greedy, or nothing finite to weigh
+    } else {
+        weigh_all(s, logits, vocabulary, logits[best], p, scratch);
+    }
+    bd_profile_end(&choosing, 0, 8 * (double)vocabulary);
 }
 
 // --- drawing -------------------------------------------------------------------------------------
@@ -171,8 +182,12 @@ int32_t bd_sampling_pick(const float *p, int64_t vocabulary, float u)
 int32_t bd_sampling_token(const bd_sampling *s, const float *logits, int64_t vocabulary, float u,
                           bd_arena *scratch)
 {
-    if (!(s->temperature > 0))
-        return (int32_t)bd_argmax(logits, vocabulary);
+    if (!(s->temperature > 0)) {
+        bd_profile_begin(&choosing);
+        int32_t best = (int32_t)bd_argmax(logits, vocabulary);
+        bd_profile_end(&choosing, 0, 4 * (double)vocabulary);
+        return best;
+    }
     size_t mark = bd_arena_mark(scratch);
     float *p = bd_arena_floats(scratch, vocabulary);
     bd_sampling_probabilities(s, logits, vocabulary, p, scratch);

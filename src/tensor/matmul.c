@@ -2,6 +2,7 @@
 
 #include <assert.h>
 
+#include "base/profile.h"
 #include "base/threads.h"
 #include "tensor/isa/matmul.h"
 #include "tensor/quantized.h"
@@ -140,15 +141,9 @@ static void pack_panel(void *context, int64_t panel)
     }
 }
 
-bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, int64_t in,
-                  bd_pack_order order, void *storage)
+static bd_packed pack_dense(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out,
+                            int64_t in, bd_pack_order order, void *storage)
 {
-    assert(out >= 0 && in >= 0);
-    if (dtype == BD_Q8_0) {
-        assert(order == BD_AS_STORED);
-        bd_quantized_pack(w, w_dtype, out, in, storage);
-        return (bd_packed){.dtype = dtype, .out = out, .in = in, .data = storage};
-    }
     const bd_matmul_kernels *table = kernels();
     pack_job job = {
         .table = table,
@@ -168,6 +163,23 @@ bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, 
         bd_parallel(count, pack_panel, &job);
     }
     return (bd_packed){.dtype = dtype, .out = out, .in = in, .data = storage};
+}
+
+bd_packed bd_pack(bd_dtype dtype, const void *w, bd_dtype w_dtype, int64_t out, int64_t in,
+                  bd_pack_order order, void *storage)
+{
+    static bd_profile_site site = {.name = "pack weights", .kind = BD_PROFILE_MEMORY};
+    assert(out >= 0 && in >= 0 && (dtype != BD_Q8_0 || order == BD_AS_STORED));
+    bd_packed packed = {.dtype = dtype, .out = out, .in = in, .data = storage};
+    bd_profile_begin(&site);
+    if (dtype == BD_Q8_0)
+        bd_quantized_pack(w, w_dtype, out, in, storage);
+    else
+        packed = pack_dense(dtype, w, w_dtype, out, in, order, storage);
+    bd_profile_end(&site, 0,
+                   (double)(out * in) * (double)bd_dtype_size(w_dtype) +
+                       (double)bd_packed_bytes(dtype, out, in));
+    return packed;
 }
 
 /* --- product ---------------------------------------------------------------------------------- */
@@ -314,16 +326,9 @@ static void set_left(product_job *job, bd_tile_format format, int64_t in, const 
         bd_parallel(ceil_div(job->rows, ROUNDED_ROWS), round_task, &round);
 }
 
-void bd_matmul_several(const bd_product *products, int count, const float *x, int64_t rows,
-                       int64_t x_stride, bd_matmul_mode mode, bd_arena *scratch)
+static void dense_products(const bd_product *products, int count, const float *x, int64_t rows,
+                           int64_t x_stride, bd_matmul_mode mode, bd_arena *scratch)
 {
-    assert(count > 0 && count <= BD_MOST_PRODUCTS);
-    if (rows <= 0)
-        return;
-    if (products[0].w->dtype == BD_Q8_0) {
-        bd_quantized_products(products, count, x, rows, x_stride, mode, scratch);
-        return;
-    }
     const size_t mark = bd_arena_mark(scratch);
     const bd_matmul_kernels *table = kernels();
     const bd_dtype dtype = products[0].w->dtype;
@@ -350,6 +355,43 @@ void bd_matmul_several(const bd_product *products, int count, const float *x, in
         bd_parallel(job.groups * job.row_blocks, multiply_task, &job);
     }
     bd_arena_release(scratch, mark);
+}
+
+// Weights, x and y pass once.
+static double bytes_of(const bd_product *products, int count, int64_t rows, bd_matmul_mode mode)
+{
+    double bytes = 4.0 * (double)rows * (double)products[0].w->in;
+    for (int i = 0; i < count; i++) {
+        const bd_packed *w = products[i].w;
+        bytes += (double)bd_packed_bytes(w->dtype, w->out, w->in) +
+                 (mode == BD_STORE ? 4.0 : 8.0) * (double)rows * (double)w->out;
+    }
+    return bytes;
+}
+
+void bd_matmul_several(const bd_product *products, int count, const float *x, int64_t rows,
+                       int64_t x_stride, bd_matmul_mode mode, bd_arena *scratch)
+{
+    assert(count > 0 && count <= BD_MOST_PRODUCTS);
+    if (rows <= 0)
+        return;
+    static bd_profile_site f32 = {.name = "matmul f32", .kind = BD_PROFILE_F32},
+                           bf16 = {.name = "matmul bf16", .kind = BD_PROFILE_BF16},
+                           int8 = {.name = "matmul q8_0", .kind = BD_PROFILE_INT8};
+    const bd_dtype dtype = products[0].w->dtype;
+    bd_profile_site *site = dtype == BD_F32 ? &f32 : dtype == BD_BF16 ? &bf16 : &int8;
+    bd_profile_begin(site);
+    if (dtype == BD_Q8_0)
+        bd_quantized_products(products, count, x, rows, x_stride, mode, scratch);
+    else
+        dense_products(products, count, x, rows, x_stride, mode, scratch);
+    if (!bd_profile_on)
+        return;
+    int64_t columns = 0;
+    for (int i = 0; i < count; i++)
+        columns += products[i].w->out;
+    bd_profile_end(site, 2.0 * (double)rows * (double)products[0].w->in * (double)columns,
+                   bytes_of(products, count, rows, mode));
 }
 
 void bd_matmul(const bd_packed *w, const float *x, int64_t rows, int64_t x_stride,
@@ -440,6 +482,10 @@ void bd_matmul_weight_gradient(bd_dtype compute, const float *dy, int64_t dy_str
                                int64_t x_stride, int64_t rows, int64_t out, int64_t in, float *dw,
                                bd_arena *scratch)
 {
+    static bd_profile_site sites[2] = {{.name = "weight gradient f32", .kind = BD_PROFILE_F32},
+                                       {.name = "weight gradient bf16", .kind = BD_PROFILE_BF16}};
+    bd_profile_site *site = &sites[compute == BD_BF16];
+    bd_profile_begin(site);
     const size_t mark = bd_arena_mark(scratch);
     const bd_matmul_kernels *table = kernels();
     bd_tile_format format = format_of(table, compute);
@@ -466,4 +512,6 @@ void bd_matmul_weight_gradient(bd_dtype compute, const float *dy, int64_t dy_str
         bd_parallel(panel_count(&job.left) * panel_count(&job.right), gradient_task, &job);
     }
     bd_arena_release(scratch, mark);
+    bd_profile_end(site, 2.0 * (double)rows * (double)out * (double)in,
+                   4.0 * (double)rows * (double)(out + in) + 8.0 * (double)out * (double)in);
 }

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "base/profile.h"
 #include "base/threads.h"
 #include "tensor/isa/optimizer.h"
 
@@ -34,6 +35,8 @@ static void update_task(void *context, int64_t task)
 void bd_adamw_update(const bd_adamw *options, int64_t count, float *parameter,
                      const float *gradient, bd_dtype m_dtype, void *m, bd_dtype v_dtype, void *v)
 {
+    static bd_profile_site site = {.name = "adamw", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     assert(options->step >= 1);
     assert(m_dtype == BD_F32 || m_dtype == BD_BF16);
     assert(v_dtype == BD_F32 || v_dtype == BD_BF16);
@@ -51,4 +54,7 @@ void bd_adamw_update(const bd_adamw *options, int64_t count, float *parameter,
         .v = v,
     };
     bd_parallel((count + TASK_ELEMENTS - 1) / TASK_ELEMENTS, update_task, &j);
+    bd_profile_end(&site, 15 * (double)count,
+                   (double)count *
+                       (double)(12 + 2 * bd_dtype_size(m_dtype) + 2 * bd_dtype_size(v_dtype)));
 }

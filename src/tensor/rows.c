@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "base/profile.h"
 #include "base/threads.h"
 #include "tensor/isa/rows.h"
 
@@ -65,6 +66,8 @@ static void norm_task(void *context, int64_t task)
 void bd_rms_norm(const float *x, const float *weight, float eps, int64_t rows, int64_t width,
                  float *y, float *inverse)
 {
+    static bd_profile_site site = {.name = "rms norm", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     norm_job job = {.x = x,
                     .weight = weight,
                     .eps = eps,
@@ -74,6 +77,7 @@ void bd_rms_norm(const float *x, const float *weight, float eps, int64_t rows, i
                     .y = y,
                     .inverse_out = inverse};
     bd_parallel(task_count(rows, job.step), norm_task, &job);
+    bd_profile_end(&site, 4 * (double)(rows * width), 8 * (double)(rows * width));
 }
 
 static void norm_backward_task(void *context, int64_t task)
@@ -91,6 +95,8 @@ void bd_rms_norm_backward(const float *x, const float *weight, const float *inve
                           const float *dy, int64_t rows, int64_t width, float *dx, float *dweight,
                           bd_arena *scratch)
 {
+    static bd_profile_site site = {.name = "rms norm, back", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     const size_t mark = bd_arena_mark(scratch);
     const int64_t sums = task_count(rows, SUMMED_ROWS);
     norm_job job = {.x = x,
@@ -107,6 +113,7 @@ void bd_rms_norm_backward(const float *x, const float *weight, const float *inve
     if (dweight)
         bd_sum_rows(job.partial, sums, width, dweight);
     bd_arena_release(scratch, mark);
+    bd_profile_end(&site, 10 * (double)(rows * width), 16 * (double)(rows * width));
 }
 
 /* --- rotary positions ------------------------------------------------------------------------- */
@@ -132,9 +139,13 @@ static void rope_task(void *context, int64_t task)
 
 static void rotate(rope_job job)
 {
+    static bd_profile_site site = {.name = "rope", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     assert(job.rope->head_size % 2 == 0);
     job.step = rows_per_task(job.heads * job.rope->head_size, 1);
     bd_parallel(task_count(job.rows, job.step), rope_task, &job);
+    bd_profile_end(&site, 3 * (double)(job.rows * job.heads * job.rope->head_size),
+                   (job.add ? 12 : 8) * (double)(job.rows * job.heads * job.rope->head_size));
 }
 
 void bd_rope_forward(const bd_rope *rope, const float *x, const int32_t *positions, int64_t rows,
@@ -187,8 +198,11 @@ static void swiglu_task(void *context, int64_t task)
 
 void bd_swiglu(const float *gate, const float *up, int64_t count, float *y)
 {
+    static bd_profile_site site = {.name = "swiglu", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     element_job job = {.a = gate, .b = up, .count = count, .y = y};
     bd_parallel(task_count(count, TASK_ELEMENTS), swiglu_task, &job);
+    bd_profile_end(&site, 5 * (double)count, 12 * (double)count);
 }
 
 static void swiglu_backward_task(void *context, int64_t task)
@@ -202,8 +216,11 @@ static void swiglu_backward_task(void *context, int64_t task)
 void bd_swiglu_backward(const float *gate, const float *up, const float *dy, int64_t count,
                         float *dgate, float *dup)
 {
+    static bd_profile_site site = {.name = "swiglu, back", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     element_job job = {.a = gate, .b = up, .dy = dy, .count = count, .y = dgate, .z = dup};
     bd_parallel(task_count(count, TASK_ELEMENTS), swiglu_backward_task, &job);
+    bd_profile_end(&site, 10 * (double)count, 28 * (double)count);
 }
 
 static void add_task(void *context, int64_t task)
@@ -215,8 +232,11 @@ static void add_task(void *context, int64_t task)
 
 void bd_add(const float *a, const float *b, int64_t count, float *y)
 {
+    static bd_profile_site site = {.name = "add", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     element_job job = {.a = a, .b = b, .count = count, .y = y};
     bd_parallel(task_count(count, TASK_ELEMENTS), add_task, &job);
+    bd_profile_end(&site, (double)count, 12 * (double)count);
 }
 
 void bd_accumulate(const float *x, int64_t count, float *y)
@@ -233,8 +253,11 @@ static void scale_task(void *context, int64_t task)
 
 void bd_scale(float factor, int64_t count, float *x)
 {
+    static bd_profile_site site = {.name = "scale", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     element_job job = {.factor = factor, .count = count, .y = x};
     bd_parallel(task_count(count, TASK_ELEMENTS), scale_task, &job);
+    bd_profile_end(&site, (double)count, 8 * (double)count);
 }
 
 /* --- tables and sums over rows ---------------------------------------------------------------- */
@@ -260,6 +283,8 @@ static void gather_task(void *context, int64_t task)
 void bd_gather(const void *table, bd_dtype dtype, int64_t width, const int32_t *ids, int64_t rows,
                float *y)
 {
+    static bd_profile_site site = {.name = "embedding", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     table_job job = {.table = table,
                      .dtype = dtype,
                      .ids = ids,
@@ -268,6 +293,7 @@ void bd_gather(const void *table, bd_dtype dtype, int64_t width, const int32_t *
                      .step = rows_per_task(width, 1),
                      .y = y};
     bd_parallel(task_count(rows, job.step), gather_task, &job);
+    bd_profile_end(&site, 0, (double)(rows * width) * (double)(4 + bd_dtype_size(dtype)));
 }
 
 // Rows may meet in one row of the result, so tasks are ranges of columns: every element is a sum in
@@ -293,12 +319,18 @@ static void add_rows(table_job job)
 void bd_gather_backward(const float *dy, int64_t width, const int32_t *ids, int64_t rows,
                         float *dtable)
 {
+    static bd_profile_site site = {.name = "embedding, back", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     add_rows((table_job){.ids = ids, .x = dy, .rows = rows, .width = width, .y = dtable});
+    bd_profile_end(&site, (double)(rows * width), 12 * (double)(rows * width));
 }
 
 void bd_sum_rows(const float *x, int64_t rows, int64_t width, float *out)
 {
+    static bd_profile_site site = {.name = "sum of rows", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     add_rows((table_job){.x = x, .rows = rows, .width = width, .y = out});
+    bd_profile_end(&site, (double)(rows * width), 4 * (double)(rows * width));
 }
 
 /* --- over a row ------------------------------------------------------------------------------- */
@@ -361,6 +393,8 @@ static void square_task(void *context, int64_t task)
 
 double bd_sum_of_squares(const float *x, int64_t count)
 {
+    static bd_profile_site site = {.name = "gradient norm", .kind = BD_PROFILE_MEMORY};
+    bd_profile_begin(&site);
     square_job job;
     const int64_t most = (int64_t)(sizeof job.sum / sizeof *job.sum) * TASK_ELEMENTS;
     double total = 0;
@@ -372,5 +406,6 @@ double bd_sum_of_squares(const float *x, int64_t count)
         for (int64_t i = 0; i < tasks; i++)
             total += job.sum[i];
     }
+    bd_profile_end(&site, 2 * (double)count, 4 * (double)count);
     return total;
 }

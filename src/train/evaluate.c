@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/profile.h"
 #include "base/random.h"
 
 double bd_interval_factor(int64_t degrees_of_freedom)
@@ -56,6 +57,8 @@ static bool next_window(const bd_evaluation *o, int64_t count, window *w)
 
 // --- causal models ------------------------------------------------------------------------------
 
+static bd_profile_site window_site = {.name = "window of text", .kind = BD_PROFILE_PHASE};
+
 static bool causal_window(bd_model *model, const int32_t *tokens, const window *w,
                           bd_causal_score *score, bd_arena *arena, bd_error *err)
 {
@@ -68,7 +71,9 @@ static bool causal_window(bd_model *model, const int32_t *tokens, const window *
         {1, w->length, NULL, NULL}, tokens + w->begin, tokens + w->begin, weights};
     bd_tape tape = bd_tape_begin(arena, model->compute, false);
     bd_objective_result got = {0};
+    bd_profile_begin(&window_site);
     bool done = bd_objective_loss(&objective, &rows, model, &tape, NULL, &got, err);
+    bd_profile_end(&window_site, 0, 0);
     bd_arena_release(arena, mark);
     score->nats += got.sum;
     score->correct += got.correct;
@@ -140,7 +145,10 @@ bool bd_evaluate_blocks(bd_model *model, const bd_canvas *canvas, const int32_t 
     double variance = 0;
     int64_t windows = 0;
     for (window w = {0}; next_window(options, count, &w); windows++) {
-        if (!block_window(model, canvas, tokens, &w, options, score, &variance, arena, err))
+        bd_profile_begin(&window_site);
+        bool done = block_window(model, canvas, tokens, &w, options, score, &variance, arena, err);
+        bd_profile_end(&window_site, 0, 0);
+        if (!done)
             return false;
         bd_progress_update(options->progress, w.begin + w.length, "at most %.3f nats a token",
                            score->nats / fmax((double)score->tokens, 1));

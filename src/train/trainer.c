@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/profile.h"
 #include "train/checkpoint.h"
 #include "train/replay.h"
 #include "train/run_folder.h"
@@ -240,7 +241,10 @@ static bool evaluate(trainer *t, bd_metrics *out, bd_error *err)
     bd_loss loss = {0};
     size_t mark = bd_arena_mark(t->arena);
     bd_tape tape = bd_tape_begin(t->arena, t->options.compute, false);
+    static bd_profile_site site = {.name = "evaluation", .kind = BD_PROFILE_PHASE};
+    bd_profile_begin(&site);
     bool ok = t->task->evaluate(t->task->self, &tape, &loss, err);
+    bd_profile_end(&site, 0, 0);
     bd_arena_release(t->arena, mark);
     if (!ok)
         return bd_error_wrap(err, "evaluation after step %lld", (long long)t->state.step);
@@ -262,11 +266,14 @@ static bool save(trainer *t, bd_error *err)
         s->best = s->evaluation;
         s->best_step = s->step;
     }
-    if (!bd_run_sync(t->run, err) || !bd_checkpoint_write(t->options.run, t->task, t->optimizer,
-                                                          t->contract, s, t->options.keep, err))
-        return false;
-    t->saved_step = s->step;
-    return true;
+    static bd_profile_site site = {.name = "checkpoint", .kind = BD_PROFILE_PHASE};
+    bd_profile_begin(&site);
+    bool ok = bd_run_sync(t->run, err) && bd_checkpoint_write(t->options.run, t->task, t->optimizer,
+                                                              t->contract, s, t->options.keep, err);
+    bd_profile_end(&site, 0, 0);
+    if (ok)
+        t->saved_step = s->step;
+    return ok;
 }
 
 static bool after_step(trainer *t, bd_error *err)

@@ -1,3 +1,4 @@
+#include "base/profile.h"
 #include "instance.h"
 
 /* The sparse kernels against the dense float64 reference, forward and backward, at every level. */
@@ -34,6 +35,27 @@ static void compare(const instance *t, const results *want, double tolerance, co
                      what[i], found[i], tolerance);
 }
 
+/* A profile counts the pairs that the rule shows: 4 operations each forward and 10 backward, per
+ * number of a head. */
+static void check_counted(const instance *t, const char *name)
+{
+    static bd_profile_row rows[BD_PROFILE_ROWS];
+    bd_error err = {0};
+    double pairs = 0, counted = 0;
+    for (int64_t b = 0; b < t->a.batch; b++)
+        pairs += (double)(bd_visibility_count(&t->rule, b) * t->a.query_heads);
+    check_ok(bd_profile_start(false, &err), err);
+    run_sparse(t, arena);
+    bd_profile_stop();
+    int count = bd_profile_table(rows);
+    for (int i = 0; i < count; i++)
+        counted += rows[i].flops;
+    bd_profile_free();
+    if (counted != 14 * pairs * (double)t->a.head_size)
+        fail_msg("%s: %.0f operations counted, %.0f wanted", name, counted,
+                 14 * pairs * (double)t->a.head_size);
+}
+
 /* Rule and shape are set; fill, run at every level in f32 and bf16, compare. */
 static void check_instance(instance *t, const char *name)
 {
@@ -51,6 +73,7 @@ static void check_instance(instance *t, const char *name)
             bd_arena_release(arena, inner);
         }
     }
+    check_counted(t, name);
     bd_arena_release(arena, mark);
 }
 
