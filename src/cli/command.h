@@ -15,6 +15,7 @@ bd_command_function bd_command_tokenizer_decode;
 bd_command_function bd_command_pretrain;
 bd_command_function bd_command_sft;
 bd_command_function bd_command_distill;
+bd_command_function bd_command_data_exercises;
 bd_command_function bd_command_data_inspect;
 bd_command_function bd_command_generate;
 bd_command_function bd_command_draft_train;

@@ -1,6 +1,6 @@
 /* bdlm demo - the whole story in minutes: real text, a tokenizer, a causal target, a drafter for
  * it, the same text generated with and without the drafter; then the target as a block-diffusion
- * student. Every step is a command a user can type. */
+ * student, and a student that learns from a teacher. Every step is a command a user can type. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,14 +269,14 @@ static bool conclude(demo *d, double began, bd_error *err)
     printf("\n");
     run_rows(d, "target");
     run_rows(d, "draft");
-    bool ok =
-        compare_rows(d, "f32", err) && compare_rows(d, "bf16", err) && bd_demo_blocks_rows(d, err);
+    bool ok = compare_rows(d, "f32", err) && compare_rows(d, "bf16", err) &&
+              bd_demo_blocks_rows(d, err) && bd_demo_distill_rows(d, err);
     bd_demo_row(d, "seconds", "%.0f", bd_seconds() - began);
     char *table = json_dumps(d->table, JSON_COMPACT);
     const char *runs[] = {bd_demo_path(d, "target"), bd_demo_path(d, "draft"),
-                          bd_demo_path(d, "student")},
+                          bd_demo_path(d, "student"), bd_demo_path(d, "distilled")},
                *results[] = {bd_demo_path(d, "compare-f32.json"), bd_demo_path(d, "blocks.json")};
-    ok = ok && bd_report_write(bd_demo_path(d, "report.html"), "bdlm demo", runs, 3, results, 2,
+    ok = ok && bd_report_write(bd_demo_path(d, "report.html"), "bdlm demo", runs, 4, results, 2,
                                table, err);
     free(table);
     json_decref(d->table);
@@ -288,29 +288,36 @@ static bool conclude(demo *d, double began, bd_error *err)
 
 static bool prepare(const demo *d, bd_error *err)
 {
-    const char *const runs[] = {"target", "draft", "student", "tokenizer"};
+    static const char *const runs[] = {
+        "target",          "draft",   "student",    "tokenizer",  "exercises-tokenizer",
+        "exercises-start", "teacher", "apprentice", "fine-tuned", "distilled"};
     if (!bd_folder_make(d->out, err))
         return false;
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
         if (!bd_folder_remove(bd_demo_path(d, runs[i]), err))
             return false;
     return write_text(d, err);
 }
 
+static bool train_tokenizer(const demo *d, bd_error *err)
+{
+    const char *const words[] = {"tokenizer",
+                                 "train",
+                                 bd_demo_path(d, "train.txt"),
+                                 "--out",
+                                 bd_demo_path(d, "tokenizer"),
+                                 "--vocab-size",
+                                 "4096",
+                                 NULL};
+    return bd_demo_run(bd_command_tokenizer_train, NULL, words, err);
+}
+
 static bool tell(demo *d, bd_error *err)
 {
     double began = bd_seconds();
-    const char *const tokenizer[] = {"tokenizer",
-                                     "train",
-                                     bd_demo_path(d, "train.txt"),
-                                     "--out",
-                                     bd_demo_path(d, "tokenizer"),
-                                     "--vocab-size",
-                                     "4096",
-                                     NULL};
-    return prepare(d, err) && bd_demo_run(bd_command_tokenizer_train, NULL, tokenizer, err) &&
-           train_target(d, err) && regenerate(d, err) && train_draft(d, err) &&
-           compare(d, "f32", err) && compare(d, "bf16", err) && bd_demo_blocks(d, err) &&
+    return prepare(d, err) && train_tokenizer(d, err) && train_target(d, err) &&
+           regenerate(d, err) && train_draft(d, err) && compare(d, "f32", err) &&
+           compare(d, "bf16", err) && bd_demo_blocks(d, err) && bd_demo_distill(d, err) &&
            conclude(d, began, err);
 }
 
@@ -344,7 +351,8 @@ int bd_command_demo(int argc, char **argv)
     const bd_options options = {
         .command = "demo",
         .summary = "Trains a causal target and a drafter for it on real text and generates "
-                   "the same text with and without the drafter.",
+                   "the same text with and without the drafter; then block diffusion and "
+                   "distillation.",
         .list = list,
         .count = sizeof list / sizeof *list};
     bd_error err = {0};

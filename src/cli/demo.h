@@ -45,4 +45,8 @@ json_t *bd_demo_line(const bd_demo *demo, const char *run, const char *field, bo
 bool bd_demo_blocks(const bd_demo *demo, bd_error *err);
 bool bd_demo_blocks_rows(bd_demo *demo, bd_error *err);
 
+/* A student with few answers goes on with a causal teacher, and without; its rows of the table. */
+bool bd_demo_distill(const bd_demo *demo, bd_error *err);
+bool bd_demo_distill_rows(bd_demo *demo, bd_error *err);
+
 #endif

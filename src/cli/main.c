@@ -23,6 +23,8 @@ static const bd_command commands[] = {
     {"sft", NULL, bd_command_sft, "fine-tune a model on conversations"},
     {"distill", NULL, bd_command_distill,
      "a student from a causal teacher, on its own answers or on given ones"},
+    {"data", "exercises", bd_command_data_exercises,
+     "short exercises with one right answer, to try training"},
     {"data", "inspect", bd_command_data_inspect, "rows as training sees them, with their masks"},
     {"generate", NULL, bd_command_generate,
      "text from a model: causal, speculative (--draft), block diffusion"},

@@ -1,8 +1,8 @@
 # A small causal teacher and a block-diffusion student of it in $work: for tests of `bdlm distill`.
 # Source it behind lib.sh; `distill RUN OPTIONS...` trains (replace=exec: in place of the shell), `quiet COMMAND...` shows errors only.
 quiet() { "$@" >"$work/out" 2>"$work/err" || { cat "$work/err"; return 1; }; }
-tools/make-conversations 80 1 >"$work/train.jsonl"
-sed 's/{"prompt": "\(.*\)", "completion": "\(.*\)"}/\1\2\n/' "$work/train.jsonl" >"$work/text.txt"
+$BDLM data exercises -n 80 -s 1 >"$work/train.jsonl"
+$BDLM data exercises -n 80 --text >"$work/text.txt"
 quiet "$BDLM" tokenizer train "$work/text.txt" --out "$work/tokenizer" --vocab-size 290
 quiet "$BDLM" pretrain --train-files "$work/text.txt" --documents entries --tokenizer "$work/tokenizer" \
     --out "$work/teacher" --hidden-size 32 --num-hidden-layers 2 --num-attention-heads 2 \

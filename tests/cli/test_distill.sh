@@ -22,7 +22,7 @@ check "a teacher is needed" refuses 1 "distill.teacher" "$BDLM" distill --recipe
 check "nothing to resume" refuses 1 "no such run" distill "$work/none" --resume --max-steps 6
 
 # Answers in the data may be learnt along a path, and held-out ones looked at; own answers may not.
-tools/make-conversations 20 2 >"$work/eval.jsonl"
+$BDLM data exercises -n 20 -s 2 >"$work/eval.jsonl"
 path="--set distill.alpha_schedule=linear --set distill.alpha_end=0.1 --set distill.temperature_schedule=cosine --set distill.temperature_end=3"
 check "loss weights along a path" quiet distill "$work/path" --data-source dataset --max-steps 6 $path \
     --eval-files "$work/eval.jsonl" --eval-every 3

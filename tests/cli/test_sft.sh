@@ -5,10 +5,10 @@
 quiet() { "$@" >"$work/out" 2>"$work/err" || { cat "$work/err"; return 1; }; }
 tells() { wanted_text=$1; shift; quiet "$@" && grep -qF -- "$wanted_text" "$work/err"; }
 
-tools/make-conversations 120 1 >"$work/train.jsonl"
-tools/make-conversations 20 2 >"$work/eval.jsonl"
-sed 's/{"prompt": "\(.*\)", "completion": "\(.*\)"}/\1\2\n/' "$work/train.jsonl" >"$work/text.txt"
-check "exercises are the same every time" sh -c "tools/make-conversations 120 1 | cmp - $work/train.jsonl"
+$BDLM data exercises -n 120 -s 1 >"$work/train.jsonl"
+$BDLM data exercises -n 20 -s 2 >"$work/eval.jsonl"
+$BDLM data exercises -n 120 --text >"$work/text.txt"
+check "exercises are the same everywhere" grep -qxF "{\"prompt\": \"Join: green pink\", \"completion\": \" green, pink\"}" "$work/train.jsonl"
 t=$work/tokenizer
 quiet "$BDLM" tokenizer train "$work/text.txt" --out "$t" --vocab-size 290
 model="--hidden-size 32 --num-hidden-layers 2 --num-attention-heads 2 --num-key-value-heads 1 --intermediate-size 48"
