@@ -149,12 +149,15 @@ const float *bd_decoders_try(bd_decoder *const *decoders, int64_t count, const i
     bd_arena_release(arena, 0);
     float *logits = bd_arena_floats(arena, count * target->config.vocabulary);
     bd_cache **caches = bd_arena_alloc(arena, (size_t)count * sizeof *caches);
+    bd_arena **scratch = bd_arena_alloc(arena, (size_t)count * sizeof *scratch);
     for (int64_t i = 0; i < count; i++) {
         caches[i] = decoders[i]->cache;
+        scratch[i] = decoders[i]->scratch;
         bd_cache_truncate(caches[i], decoders[i]->length);
     }
     bd_tape tape = bd_tape_begin(arena, target->compute, false);
-    const bd_forward input = {.tokens = tokens, .rows = count, .length = 1, .caches = caches};
+    const bd_forward input = {
+        .tokens = tokens, .rows = count, .length = 1, .caches = caches, .scratch = scratch};
     const bd_value *hidden = bd_model_forward(target, &tape, &input);
     bd_model_logits(target, hidden->data, count, logits, arena);
     for (int64_t i = 0; i < count; i++)

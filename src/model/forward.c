@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/threads.h"
 #include "model/model.h"
 
 /* What stays the same from layer to layer. */
@@ -16,8 +17,9 @@ typedef struct {
     int64_t rows;             // of the batch
     const int32_t *positions; // [rows, length]
     int64_t length;
-    bd_visibility rule;      // of layers with full attention; of several caches, the last one's
-    bd_cache *const *caches; // [rows] or NULL
+    bd_visibility rule;       // of layers with full attention; of several caches, the last one's
+    bd_cache *const *caches;  // [rows] or NULL
+    bd_arena *const *scratch; // [rows] or NULL
 } pass;
 
 /* Tokens that row `row` has read before. */
@@ -90,24 +92,49 @@ static bd_value row_of(const bd_value *x, int64_t row, int64_t length)
 }
 
 /* Sequences of different lengths: each asks its own cache, as it would alone. */
+typedef struct {
+    const pass *p;
+    bd_tape *tape;
+    int64_t index; // of the layer
+    bd_value *query, *key, *value, *seen;
+} caches_job;
+
+static bd_value *attend_cache(const caches_job *job, bd_tape *tape, int64_t row)
+{
+    const pass *p = job->p;
+    const bd_cache *cache = p->caches[row];
+    bd_value q = row_of(job->query, row, p->length), k = row_of(job->key, row, p->length),
+             v = row_of(job->value, row, p->length);
+    const bd_visibility rule = behind_cache(&p->rule, cache);
+    return attend(p, tape, job->index, 1, &rule, &q,
+                  through_cache(tape, cache, cache->key[job->index], &k),
+                  through_cache(tape, cache, cache->value[job->index], &v));
+}
+
+/* One row, in an arena that no other row of the pass uses meanwhile. */
+static void attend_row(void *context, int64_t row)
+{
+    const caches_job *job = context;
+    const pass *p = job->p;
+    bd_arena *arena = p->scratch[row];
+    size_t mark = bd_arena_mark(arena);
+    bd_tape tape = bd_tape_begin(arena, job->tape->compute, false);
+    const bd_value *seen = attend_cache(job, &tape, row);
+    memcpy(row_of(job->seen, row, p->length).data, seen->data,
+           (size_t)(seen->rows * seen->width) * sizeof(float));
+    bd_arena_release(arena, mark);
+}
+
 static bd_value *attend_caches(const pass *p, bd_tape *tape, int64_t index, bd_value *query,
                                bd_value *key, bd_value *value)
 {
-    bd_value *all = p->rows > 1 ? bd_tape_value(tape, query->rows, query->width, false) : NULL;
-    for (int64_t r = 0; r < p->rows; r++) {
-        const bd_cache *cache = p->caches[r];
-        bd_value q = row_of(query, r, p->length), k = row_of(key, r, p->length),
-                 v = row_of(value, r, p->length);
-        const bd_visibility rule = behind_cache(&p->rule, cache);
-        const bd_value *seen =
-            attend(p, tape, index, 1, &rule, &q, through_cache(tape, cache, cache->key[index], &k),
-                   through_cache(tape, cache, cache->value[index], &v));
-        if (p->rows == 1)
-            return (bd_value *)(uintptr_t)seen;
-        memcpy(row_of(all, r, p->length).data, seen->data,
-               (size_t)(seen->rows * seen->width) * sizeof(float));
-    }
-    return all;
+    caches_job job = {
+        .p = p, .tape = tape, .index = index, .query = query, .key = key, .value = value};
+    if (p->rows == 1)
+        return attend_cache(&job, tape, 0);
+    job.seen = bd_tape_value(tape, query->rows, query->width, false);
+    bd_parallel(p->rows, attend_row, &job);
+    return job.seen;
 }
 
 /* x + output(attention(norm(x))). */
@@ -239,11 +266,12 @@ bd_value *bd_model_forward(bd_model *model, bd_tape *tape, const bd_forward *inp
                 .length = input->length,
                 .positions = positions_of(tape, input),
                 .rule = rule_of(input),
-                .caches = input->cache ? &input->cache : input->caches};
+                .caches = input->cache ? &input->cache : input->caches,
+                .scratch = input->scratch};
     // A cache is written in place, which a tape could not go back through.
     assert(!p->caches || !going_back);
     assert(!input->cache || input->rows == 1);
-    assert(!input->caches || !input->rule);
+    assert(!input->caches || (!input->rule && input->scratch));
     for (int64_t r = 0; p->caches && r < p->rows; r++)
         assert(p->caches[r]->length + p->length <= p->caches[r]->capacity);
     int64_t rows = input->rows * input->length;

@@ -96,7 +96,9 @@ typedef struct {
     const int32_t *positions;  /* [rows, length]; NULL: 0.. (after the cache's length) */
     const bd_visibility *rule; /* NULL: causal. Layers with a window stay causal sliding */
     bd_cache *const *caches;   /* [rows] of as many sequences, each as long as it is; new keys and
-                              * values are appended to each row's own; NULL: none. rule NULL */
+                                * values are appended to each row's own; NULL: none. rule NULL */
+    bd_arena *const *scratch;  /* [rows] beside caches, none of them the tape's: each row asks its
+                                * own cache, on any thread */
     bd_cache *cache;           /* the same for a single row, under any rule */
     bd_hidden_request *hidden; /* NULL: none */
     float *prenorm;            /* [rows*length, H]: before the final norm; NULL: not wanted */
