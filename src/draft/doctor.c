@@ -44,12 +44,28 @@ static bool is_clear(double from, double to, double error)
 
 bool bd_paired_is_larger(const bd_paired *p)
 {
-    return p->anchors >= BD_DOCTOR_LEAST_ANCHORS && is_clear(p->acceptance, p->other, p->error);
+    return p->anchors >= BD_DOCTOR_LEAST_ANCHORS && p->other >= BD_DOCTOR_LEAST_ACCEPTANCE &&
+           is_clear(p->acceptance, p->other, p->error);
 }
 
 bool bd_paired_is_smaller(const bd_paired *p)
 {
     return p->anchors >= BD_DOCTOR_LEAST_ANCHORS && is_clear(p->other, p->acceptance, p->error);
+}
+
+/* Might be better, but it would take more anchors to know. */
+static bool may_be_larger(const bd_paired *p)
+{
+    return p->difference > 0.05 && p->difference > 2.5 * p->error;
+}
+
+static bd_verdict verdict_of(const bd_paired *p)
+{
+    if (bd_paired_is_larger(p))
+        return BD_VERDICT_SHADOW;
+    if (may_be_larger(p))
+        return BD_VERDICT_PERHAPS;
+    return p->difference >= -2 * p->error ? BD_VERDICT_SAME : BD_VERDICT_WELL;
 }
 
 bd_doctor bd_doctor_default(void)
@@ -134,10 +150,10 @@ static void read_text(const examination *e, const bd_doctor_text *text, reading 
     int32_t *anchor = bd_arena_ints(e->arena, count);
     for (int64_t i = 0; i < count; i++)
         anchor[i] = (int32_t)(first + i * e->spacing);
-    r->anchors = (bd_anchors){.blocks = count,
-                              .anchor = anchor,
-                              .keep = memset(bd_arena_alloc(e->arena, (size_t)count), 1,
-                                             (size_t)count)};
+    r->anchors =
+        (bd_anchors){.blocks = count,
+                     .anchor = anchor,
+                     .keep = memset(bd_arena_alloc(e->arena, (size_t)count), 1, (size_t)count)};
 }
 
 // --- one way of using the draft ------------------------------------------------------------------
@@ -179,12 +195,16 @@ static float *features_of(const examination *e, const reading *r, const bd_usage
 {
     const bd_draft_config *config = &e->draft->config;
     int64_t width = e->target->config.hidden, taps = config->tap_count;
-    int64_t rows = r->text->count;
+    int64_t rows = r->text->count, highest = config->taps[0];
+    for (int64_t i = 1; i < taps; i++)
+        highest = config->taps[i] > highest ? config->taps[i] : highest;
     float *out = bd_arena_floats(e->arena, rows * taps * width);
     const float *weight = bd_parameter_values(e->target->norm);
     for (int64_t i = 0; i < taps; i++) {
         int64_t layer = config->taps[i] + usage->tap_shift + 1, place = 0;
         bool last = layer == e->target->config.layers;
+        bool normed = usage->norm == BD_STATES_ALL_AFTER ||
+                      (usage->norm == BD_STATES_HIGHEST_AFTER && config->taps[i] == highest);
         while (r->layers[place] != layer)
             place++;
         for (int64_t row = 0; row < rows; row++) {
@@ -192,7 +212,7 @@ static float *features_of(const examination *e, const reading *r, const bd_usage
             float *to = out + (row * taps + i) * width;
             if (last && usage->norm == BD_STATES_LAST_BEFORE)
                 from = r->prenorm + row * width;
-            if (!last && usage->norm == BD_STATES_ALL_AFTER)
+            if (!last && normed)
                 bd_rms_norm(from, weight, (float)e->target->config.norm_eps, 1, width, to, NULL);
             else
                 memcpy(to, from, (size_t)width * sizeof *to);
@@ -241,7 +261,8 @@ static int32_t standing(const reading *r, const bd_usage *usage, int64_t anchor,
     int32_t stand = 0;
     for (int64_t k = 0; k < count && tokens[k] == wanted[anchor + k]; k++) {
         stand++;
-        if (anchor + k + 1 >= r->text->count || r->text->tokens[anchor + k + 1] != r->next[anchor + k])
+        if (anchor + k + 1 >= r->text->count ||
+            r->text->tokens[anchor + k + 1] != r->next[anchor + k])
             break;
     }
     return stand;
@@ -262,8 +283,7 @@ static void draft_blocks(const examination *e, const reading *r, const bd_usage 
     bd_block_noise(&batch, (int32_t)draft->config.mask_id, noise);
     bd_block_positions(&batch, positions);
     bd_tape tape = bd_tape_begin(e->arena, draft->compute, false);
-    bd_value *context =
-        bd_draft_context(draft, &tape, features_of(e, r, usage), r->text->count);
+    bd_value *context = bd_draft_context(draft, &tape, features_of(e, r, usage), r->text->count);
     const bd_draft_blocks blocks = {.rows = 1,
                                     .length = r->text->count,
                                     .anchors = &r->anchors,
@@ -317,7 +337,7 @@ static bd_finding *add(bd_diagnosis *d, bd_part part, bd_verdict verdict)
 }
 
 #define WHAT(f, ...) snprintf((f)->what, sizeof(f)->what, __VA_ARGS__)
-#define FIX(f, ...) snprintf((f)->fix, sizeof(f)->fix, __VA_ARGS__)
+#define FIX(f, ...)  snprintf((f)->fix, sizeof(f)->fix, __VA_ARGS__)
 
 static void look_at_vocabulary(const examination *e, bd_diagnosis *d)
 {
@@ -381,8 +401,7 @@ static void run_round(examination *e, const bd_usage *usage, round_result *r)
     measure(e);
     r->best = -1;
     for (int64_t i = 0; i < r->list.count; i++) {
-        r->paired[i] =
-            bd_paired_make(e->accepted, e->accepted + (i + 1) * e->anchors, e->anchors);
+        r->paired[i] = bd_paired_make(e->accepted, e->accepted + (i + 1) * e->anchors, e->anchors);
         if (bd_paired_is_larger(&r->paired[i]) &&
             (r->best < 0 || r->paired[i].other > r->paired[r->best].other))
             r->best = i;
@@ -409,8 +428,7 @@ static void add_round(bd_diagnosis *d, const round_result *r, int number)
         if (i == r->best)
             add_measured(d, r, i, number, BD_VERDICT_FAULT);
         else if (number == 0)
-            add_measured(d, r, i, number,
-                         bd_paired_is_larger(&r->paired[i]) ? BD_VERDICT_SHADOW : BD_VERDICT_WELL);
+            add_measured(d, r, i, number, verdict_of(&r->paired[i]));
     }
 }
 
@@ -421,30 +439,34 @@ static void look_at_mask(const examination *e, bd_diagnosis *d, const round_resu
 {
     const bd_draft_config *config = &e->draft->config;
     double ratio = bd_draft_mask_norm_ratio(e->target, config->mask_id, e->arena);
-    bool lost = false;
+    int64_t lost = -1; // the token that does best in its place
     for (int64_t i = 0; i < first->list.count && ratio < 0.01; i++) {
         const bd_hypothesis *h = &first->list.items[i];
-        lost = lost || (h->part == BD_PART_MASK && !h->changed.zero_mask &&
-                        !bd_paired_is_smaller(&first->paired[i]));
+        if (h->part == BD_PART_MASK && !h->changed.zero_mask &&
+            !bd_paired_is_smaller(&first->paired[i]) &&
+            (lost < 0 || first->paired[i].other > first->paired[lost].other))
+            lost = i;
     }
-    for (int64_t i = 0; i < d->count && lost; i++) // another token helps, but is not the remedy
+    for (int64_t i = 0; i < d->count && lost >= 0;
+         i++) // another token helps, but is not the remedy
         if (d->items[i].part == BD_PART_MASK && d->items[i].verdict == BD_VERDICT_FAULT) {
             d->items[i].verdict = BD_VERDICT_SHADOW;
             d->items[i].fix[0] = '\0';
             d->faults--;
         }
-    bd_finding *f = add(d, BD_PART_MASK, lost ? BD_VERDICT_FAULT : BD_VERDICT_WELL);
+    bd_finding *f = add(d, BD_PART_MASK, lost >= 0 ? BD_VERDICT_FAULT : BD_VERDICT_WELL);
     WHAT(f, "row %lld has %.3f of the median norm", (long long)config->mask_id, ratio);
-    if (lost)
+    if (lost >= 0)
         FIX(f,
             "row %lld of the target's embedding is next to zero, and the draft was not trained "
-            "with that: restore the row",
-            (long long)config->mask_id);
+            "with that: restore the row (with token %lld's in its place: %.3f)",
+            (long long)config->mask_id, (long long)first->list.items[lost].changed.mask_id,
+            first->paired[lost].other);
 }
 
 static void look_at_acceptance(bd_diagnosis *d)
 {
-    if (d->mended >= 1.1)
+    if (d->mended >= BD_DOCTOR_NOTHING)
         return;
     bd_finding *f = add(d, BD_PART_DRAFT, BD_VERDICT_FAULT);
     WHAT(f, "next to nothing is accepted");

@@ -33,10 +33,16 @@ bd_paired bd_paired_make(const int32_t *accepted, const int32_t *other, int64_t 
 /* Anchors below which nothing is said. */
 enum { BD_DOCTOR_LEAST_ANCHORS = 64 };
 
+/* What a fault costs is seen when mending it makes a draft useful: an untrained draft gets a few
+ * more tokens right by chance. Below the second, nothing is accepted. */
+#define BD_DOCTOR_LEAST_ACCEPTANCE 1.4
+#define BD_DOCTOR_NOTHING          1.1
+
 /* Is `other` clearly larger? More than 15 % and 0.2 tokens, at three standard errors; or, where the
- * effect is small but sure, more than 4 % and 0.08 tokens at five. Never with too few anchors. */
+ * effect is small but sure, more than 4 % and 0.08 tokens at five. Never with too few anchors, and
+ * never where even the larger one is below BD_DOCTOR_LEAST_ACCEPTANCE. */
 bool bd_paired_is_larger(const bd_paired *paired);
-bool bd_paired_is_smaller(const bd_paired *paired); /* the same the other way round */
+bool bd_paired_is_smaller(const bd_paired *paired); /* clearly, whatever is left */
 
 // --- the examination -----------------------------------------------------------------------------
 
@@ -60,9 +66,11 @@ typedef struct {
 bd_doctor bd_doctor_default(void);
 
 typedef enum {
-    BD_VERDICT_WELL,   /* no better than as configured */
-    BD_VERDICT_FAULT,  /* named, with a fix */
-    BD_VERDICT_SHADOW, /* better than as configured, but not once the fault is mended */
+    BD_VERDICT_WELL, /* worse than as configured, as it should be */
+    BD_VERDICT_SAME, /* no difference to be seen: if this were the fault, it would cost nothing */
+    BD_VERDICT_PERHAPS, /* may be better: more text would tell */
+    BD_VERDICT_FAULT,   /* named, with a fix */
+    BD_VERDICT_SHADOW,  /* better than as configured, but not once the fault is mended */
 } bd_verdict;
 
 typedef struct {

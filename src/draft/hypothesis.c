@@ -51,14 +51,13 @@ static bd_hypothesis *begin(listing *l, bd_part part, size_t offset, size_t size
     bd_hypothesis *h = &rest;
     if (l->out->count < BD_MOST_HYPOTHESES)
         h = &l->out->items[l->out->count++];
-    *h = (bd_hypothesis){
-        .part = part, .changed = *l->usage, .offset = offset, .size = size};
+    *h = (bd_hypothesis){.part = part, .changed = *l->usage, .offset = offset, .size = size};
     return h;
 }
 
-#define FIELD(name) offsetof(bd_usage, name), sizeof(((bd_usage *)0)->name)
+#define FIELD(name)  offsetof(bd_usage, name), sizeof(((bd_usage *)0)->name)
 #define WHAT(h, ...) say((h)->what, sizeof(h)->what, __VA_ARGS__)
-#define FIX(h, ...) say((h)->fix, sizeof(h)->fix, __VA_ARGS__)
+#define FIX(h, ...)  say((h)->fix, sizeof(h)->fix, __VA_ARGS__)
 
 static void add_layout(listing *l)
 {
@@ -87,34 +86,39 @@ static void add_taps(listing *l, int64_t step)
     FIX(h, "config.json: set \"target_layer_ids\" to [%s]", list);
 }
 
-static bool taps_last(const bd_draft_config *config, int64_t layers, int64_t shift)
+static int64_t highest_tap(const bd_draft_config *config)
 {
-    for (int64_t i = 0; i < config->tap_count; i++)
-        if (config->taps[i] + shift == layers - 1)
-            return true;
-    return false;
+    int64_t highest = config->taps[0];
+    for (int64_t i = 1; i < config->tap_count; i++)
+        highest = config->taps[i] > highest ? config->taps[i] : highest;
+    return highest;
+}
+
+static void add_norm(listing *l, bd_states_norm norm, const char *what)
+{
+    bd_hypothesis *h = begin(l, BD_PART_NORM, FIELD(norm));
+    bool before = norm == BD_STATES_LAST_BEFORE;
+    h->changed.norm = norm;
+    WHAT(h, "%s %s the final norm", what, before ? "before" : "after");
+    FIX(h,
+        "the draft learned %s %s the target's final norm, programs feed it %s: export or train "
+        "it again from states taken where they are served",
+        what, before ? "before" : "after", before ? "after" : "before");
 }
 
 static void add_norms(listing *l)
 {
     const bd_draft *draft = l->patient->draft;
-    int64_t layers = draft->target->config.layers;
-    bd_hypothesis *h;
-    if (taps_last(&draft->config, layers, l->usage->tap_shift)) {
-        h = begin(l, BD_PART_NORM, FIELD(norm));
-        h->changed.norm = BD_STATES_LAST_BEFORE;
-        WHAT(h, "last layer's states before the final norm");
-        FIX(h,
-            "the draft learned layer %lld before the target's final norm, programs feed it after: "
-            "train again, or tap another layer",
-            (long long)layers - 1);
-    }
-    h = begin(l, BD_PART_NORM, FIELD(norm));
-    h->changed.norm = BD_STATES_ALL_AFTER;
-    WHAT(h, "tapped states after the final norm");
-    FIX(h, "the draft learned tapped states after the target's final norm, programs feed them "
-           "before it: train again");
-    h = begin(l, BD_PART_NORM, FIELD(unnormed_teacher));
+    int64_t tap = highest_tap(&draft->config) + l->usage->tap_shift;
+    char layer[40];
+    snprintf(layer, sizeof layer, "layer %lld", (long long)tap);
+    if (tap == draft->target->config.layers - 1)
+        add_norm(l, BD_STATES_LAST_BEFORE, layer);
+    else
+        add_norm(l, BD_STATES_HIGHEST_AFTER, layer);
+    if (draft->config.tap_count > 1)
+        add_norm(l, BD_STATES_ALL_AFTER, "all tapped layers");
+    bd_hypothesis *h = begin(l, BD_PART_NORM, FIELD(unnormed_teacher));
     h->changed.unnormed_teacher = true;
     WHAT(h, "taught by un-normed final states");
     FIX(h, "its teacher's states were pre-norm but taken as normed: mark the cache (\"prenorm\": "
@@ -159,16 +163,18 @@ static void add_heads(listing *l)
         h = begin(l, BD_PART_HEAD, FIELD(head));
         h->changed.head = BD_HEAD_OWN;
         WHAT(h, "the head in the draft's folder");
-        FIX(h, "the draft was trained with the \"%.40s\" in its folder, programs use the "
-               "target's: this is not its target, or train again",
+        FIX(h,
+            "the draft was trained with the \"%.40s\" in its folder, programs use the "
+            "target's: this is not its target, or train again",
             p->head->name);
     }
     if (p->embedding) {
         h = begin(l, BD_PART_HEAD, FIELD(own_embedding));
         h->changed.own_embedding = true;
         WHAT(h, "the embedding in the draft's folder");
-        FIX(h, "the draft was trained with the \"%.40s\" in its folder, programs use the "
-               "target's: this is not its target, or train again",
+        FIX(h,
+            "the draft was trained with the \"%.40s\" in its folder, programs use the "
+            "target's: this is not its target, or train again",
             p->embedding->name);
     }
     if (p->draft->target->head != p->draft->target->embedding) {
@@ -190,8 +196,8 @@ static void add_rope(listing *l, double theta, const char *whose)
         return;
     bd_hypothesis *h = begin(l, BD_PART_ROPE, FIELD(rope));
     h->changed.rope.theta = theta;
-    WHAT(h, "rotary base %g%s", theta, whose);
-    FIX(h, "config.json: set \"rope_theta\" to %g (found %g)", theta, now->theta);
+    WHAT(h, "rotary base %.10g%s", theta, whose);
+    FIX(h, "config.json: set \"rope_theta\" to %.10g (found %.10g)", theta, now->theta);
 }
 
 static void add_ropes(listing *l)

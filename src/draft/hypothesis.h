@@ -18,9 +18,10 @@
 
 /* Where the target's final norm stands in what the draft is fed or was taught. */
 typedef enum {
-    BD_STATES_AS_SERVED,   /* the last layer after the norm, all others before it */
-    BD_STATES_LAST_BEFORE, /* the last layer before it as well */
-    BD_STATES_ALL_AFTER,   /* every tapped layer after it */
+    BD_STATES_AS_SERVED,     /* the last layer after the norm, all others before it */
+    BD_STATES_LAST_BEFORE,   /* the last layer before it as well */
+    BD_STATES_HIGHEST_AFTER, /* the highest tapped layer after it, though it is not the last */
+    BD_STATES_ALL_AFTER,     /* every tapped layer after it */
 } bd_states_norm;
 
 typedef enum { BD_HEAD_TARGET, BD_HEAD_EMBEDDING, BD_HEAD_OWN } bd_head_choice;
@@ -58,8 +59,8 @@ const char *bd_part_name(bd_part part); /* "layout" */
 
 typedef struct {
     bd_part part;
-    bd_usage changed;      /* only the fields below are meant */
-    size_t offset, size;   /* of the one field that differs */
+    bd_usage changed;    /* only the fields below are meant */
+    size_t offset, size; /* of the one field that differs */
     char what[80], fix[220];
 } bd_hypothesis;
 

@@ -30,8 +30,7 @@ static int32_t *changed(const test *t, int64_t place)
 
 static const float *features_of(const test *t, const int32_t *row)
 {
-    float *features =
-        bd_arena_floats(t->arena, t->length * bd_draft_feature_width(t->draft));
+    float *features = bd_arena_floats(t->arena, t->length * bd_draft_feature_width(t->draft));
     bd_draft_observe(t->draft, row, 1, t->length, features, NULL, t->arena);
     return features;
 }
@@ -104,8 +103,8 @@ static void test_other_blocks(test *t, const float *plain)
         int32_t *inputs = bd_arena_ints(t->arena, bd_block_slots(&batch));
         bd_block_noise(&batch, (int32_t)t->draft->config.mask_id, inputs);
         for (int64_t k = 0; k < size; k++)
-            inputs[j * size + k] = (int32_t)((inputs[j * size + k] + 1) %
-                                             t->draft->config.stack.vocabulary);
+            inputs[j * size + k] =
+                (int32_t)((inputs[j * size + k] + 1) % t->draft->config.stack.vocabulary);
         const float *moved = logits_of(t, t->tokens, inputs);
         for (int64_t i = 0; i < BLOCKS; i++)
             if (i != j)
