@@ -141,6 +141,9 @@ static bool write_on(examination *x, bd_error *err)
 static bool make_texts(examination *x, bd_error *err)
 {
     bool ok = true;
+    int64_t least = 5 * x->patient.draft->config.block_size; // for a few blocks, and to test leaks
+    if (x->length < least)
+        x->length = least;
     if (x->length > x->pair.context - 1)
         x->length = x->pair.context - 1;
     for (int i = 0; ok && !x->text && i < x->rows; i++)

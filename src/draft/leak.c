@@ -28,15 +28,17 @@ static int32_t *changed(const test *t, int64_t place)
     return row;
 }
 
-static const float *features_of(const test *t, const int32_t *row)
+static float *features_of(const test *t, const int32_t *row)
 {
     float *features = bd_arena_floats(t->arena, t->length * bd_draft_feature_width(t->draft));
     bd_draft_observe(t->draft, row, 1, t->length, features, NULL, t->arena);
     return features;
 }
 
-/* Logits of all slots, [BLOCKS * bs, V], with block inputs given or (NULL) made from the row. */
-static const float *logits_of(const test *t, const int32_t *row, const int32_t *inputs)
+/* Logits of all slots, [BLOCKS * bs, V], from the features of the row; with block inputs given or
+ * (NULL) made from the row. */
+static const float *logits_of(const test *t, const int32_t *row, const float *features,
+                              const int32_t *inputs)
 {
     const bd_draft_config *config = &t->draft->config;
     const bd_block_batch batch = {.rows = 1,
@@ -49,13 +51,13 @@ static const float *logits_of(const test *t, const int32_t *row, const int32_t *
     bd_block_noise(&batch, (int32_t)config->mask_id, noise);
     bd_block_positions(&batch, positions);
     bd_tape tape = bd_tape_begin(t->arena, t->draft->compute, false);
-    const bd_draft_blocks blocks = {
-        .rows = 1,
-        .length = t->length,
-        .anchors = &t->anchors,
-        .context = bd_draft_context(t->draft, &tape, features_of(t, row), t->length),
-        .tokens = inputs ? inputs : noise,
-        .positions = positions};
+    const bd_draft_blocks blocks = {.rows = 1,
+                                    .length = t->length,
+                                    .anchors = &t->anchors,
+                                    .context =
+                                        bd_draft_context(t->draft, &tape, features, t->length),
+                                    .tokens = inputs ? inputs : noise,
+                                    .positions = positions};
     const bd_value *hidden = bd_draft_forward(t->draft, &tape, &blocks);
     float *logits = bd_arena_floats(t->arena, slots * config->stack.vocabulary);
     bd_model_logits(t->draft->target, hidden->data, slots, logits, t->arena);
@@ -83,9 +85,27 @@ static void test_later_tokens(test *t, const float *plain)
         if (t->anchor[j] + 1 >= t->length) // the last block, of one slot
             continue;
         size_t mark = bd_arena_mark(t->arena);
-        const float *moved = logits_of(t, changed(t, t->anchor[j] + 1), NULL);
+        const int32_t *row = changed(t, t->anchor[j] + 1);
+        const float *moved = logits_of(t, row, features_of(t, row), NULL);
         for (int64_t i = 0; i <= j; i++) // anchors rise
             compare(t, plain, moved, i, "a token behind its anchor");
+        bd_arena_release(t->arena, mark);
+    }
+}
+
+/* The target reads the anchor only when the block is drafted: its state there, which all but tells
+ * the next token, is as hidden as the later ones. */
+static void test_states(test *t, const float *plain)
+{
+    int64_t width = bd_draft_feature_width(t->draft);
+    for (int64_t j = 0; j < BLOCKS; j++) {
+        size_t mark = bd_arena_mark(t->arena);
+        float *features = features_of(t, t->tokens);
+        for (int64_t i = t->anchor[j] * width; i < t->length * width; i++)
+            features[i] += 1;
+        const float *moved = logits_of(t, t->tokens, features, NULL);
+        for (int64_t i = 0; i <= j; i++)
+            compare(t, plain, moved, i, "the target's states from its anchor on");
         bd_arena_release(t->arena, mark);
     }
 }
@@ -105,7 +125,7 @@ static void test_other_blocks(test *t, const float *plain)
         for (int64_t k = 0; k < size; k++)
             inputs[j * size + k] =
                 (int32_t)((inputs[j * size + k] + 1) % t->draft->config.stack.vocabulary);
-        const float *moved = logits_of(t, t->tokens, inputs);
+        const float *moved = logits_of(t, t->tokens, features_of(t, t->tokens), inputs);
         for (int64_t i = 0; i < BLOCKS; i++)
             if (i != j)
                 compare(t, plain, moved, i, "another block's tokens");
@@ -177,8 +197,9 @@ bool bd_draft_leak(bd_draft *draft, const int32_t *tokens, int64_t count, bd_lea
     t.anchors = (bd_anchors){.blocks = BLOCKS, .anchor = t.anchor, .keep = t.keep};
     if (!(t.arena = bd_arena_create(0, err)))
         return false;
-    const float *plain = logits_of(&t, tokens, NULL);
+    const float *plain = logits_of(&t, tokens, features_of(&t, tokens), NULL);
     test_later_tokens(&t, plain);
+    test_states(&t, plain);
     test_other_blocks(&t, plain);
     bool ok = test_loss(&t, err);
     bd_arena_destroy(t.arena);

@@ -1,7 +1,8 @@
 /* leak.h - does a block see what it must not?
  *
- * Nothing of a block may move, not by a bit, when a token behind its anchor changes, or another
- * block: the target writes that token only after the block is drafted. Source: draft-family 3.4,
+ * Nothing of a block may move, not by a bit, when a token behind its anchor changes, a state of the
+ * target from the anchor on, or another block: the target reads the anchor and writes what follows
+ * only after the block is drafted. Source: draft-family 3.4,
  * 11.2 (B2).
  *
  *     bd_leak leak;
