@@ -38,7 +38,7 @@ typedef struct {
     int64_t rows, length;
     bool given;
     bd_patient patient;
-    bd_doctor_text texts[MOST_TEXTS];
+    bd_trial_text texts[MOST_TEXTS];
     int64_t count;
     bd_diagnosis diagnosis;
 } examination;
@@ -52,7 +52,7 @@ static bool add_text(examination *x, const int32_t *tokens, int64_t count, int64
     if (!copy)
         return bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for %lld tokens", (long long)x->length);
     memcpy(copy, tokens, (size_t)count * sizeof *copy);
-    x->texts[x->count++] = (bd_doctor_text){.tokens = copy, .count = count, .first = first};
+    x->texts[x->count++] = (bd_trial_text){.tokens = copy, .count = count, .first = first};
     return true;
 }
 
@@ -105,7 +105,7 @@ static bool is_jsonl(const char *path)
 }
 
 /* The target goes on by itself, past its stop tokens. */
-static bool go_on(examination *x, bd_doctor_text *text, int64_t most, float temperature,
+static bool go_on(examination *x, bd_trial_text *text, int64_t most, float temperature,
                   uint64_t seed, bd_error *err)
 {
     bd_generation options = bd_generation_default();
@@ -125,13 +125,12 @@ static bool write_on(examination *x, bd_error *err)
     bd_progress *bar = bd_progress_begin("writing", x->count);
     bool ok = true;
     for (int64_t i = 0; ok && i < x->count; i++) {
-        bd_doctor_text *text = &x->texts[i];
+        bd_trial_text *text = &x->texts[i];
         if (!x->text && i >= OPENINGS && x->length - text->count > 2 * LEAD) {
             ok = go_on(x, text, LEAD, 1, (uint64_t)i, err);
             text->first = text->count;
         }
-        ok = ok && go_on(x, text, x->length - text->count, 0, 0, err) &&
-             (!bd_stop_requested || bd_fail(err, "stopped"));
+        ok = ok && go_on(x, text, x->length - text->count, 0, 0, err);
         bd_progress_update(bar, i + 1, "%lld tokens each", (long long)x->length);
     }
     bd_progress_end(bar);
@@ -242,7 +241,6 @@ static bool examine(examination *x, bd_error *err)
     if (x->given && (!x->text || is_jsonl(x->text)))
         return bd_fail_as(err, BD_ERROR_USAGE,
                           "--given: a text is wanted with it (--text FILE.txt)");
-    bd_catch_signals();
     if (!bd_pair_open(&x->pair, err) ||
         !bd_patient_open(x->draft, x->pair.target, x->pair.target->compute, &x->patient, err) ||
         !make_texts(x, err))

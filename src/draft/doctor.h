@@ -15,8 +15,7 @@
 #ifndef BD_DRAFT_DOCTOR_H
 #define BD_DRAFT_DOCTOR_H
 
-#include "base/progress.h"
-#include "draft/hypothesis.h"
+#include "draft/trial.h"
 
 // --- the rule ------------------------------------------------------------------------------------
 
@@ -46,17 +45,9 @@ bool bd_paired_is_smaller(const bd_paired *paired); /* clearly, whatever is left
 
 // --- the examination -----------------------------------------------------------------------------
 
-/* Tokens of which those after the first `first` are what the target itself would write, or at least
- * text it knows: blocks are drafted there. A block's count ends where the text leaves the target's
- * own path. */
-typedef struct {
-    const int32_t *tokens;
-    int64_t count, first;
-} bd_doctor_text;
-
 typedef struct {
     const bd_patient *patient;
-    const bd_doctor_text *texts;
+    const bd_trial_text *texts;
     int64_t text_count;
     const int32_t *masks; /* tokens that might be the mask; may be NULL */
     int64_t mask_count;

@@ -83,7 +83,7 @@ typedef struct {
     bd_model *target;
     bd_patient patient;
     int32_t tokens[ROWS][LENGTH];
-    bd_doctor_text texts[ROWS];
+    bd_trial_text texts[ROWS];
     bd_diagnosis diagnosis;
 } bed;
 
@@ -103,7 +103,7 @@ static void write_texts(bed *b)
             row[i] = i % 5 ? (int32_t)bd_argmax(logits, vocabulary)
                            : (int32_t)((row[i - 1] * 5 + i + r) % vocabulary);
         }
-        b->texts[r] = (bd_doctor_text){.tokens = row, .count = LENGTH, .first = FIRST};
+        b->texts[r] = (bd_trial_text){.tokens = row, .count = LENGTH, .first = FIRST};
     }
     bd_decoder_free(decoder);
 }
