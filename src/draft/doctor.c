@@ -91,6 +91,22 @@ static void look_at_vocabulary(const bd_trial *t, bd_diagnosis *d)
         FIX(f, "config.json: set \"vocab_size\" to %lld", real);
 }
 
+static void look_at_taps(const bd_trial *t, bd_diagnosis *d)
+{
+    const bd_draft_config *config = &t->draft->config;
+    long long layers = t->target->config.layers;
+    if (!t->patient->taps_lowered)
+        return;
+    bd_finding *f = add(d, BD_PART_TAPS, BD_VERDICT_FAULT);
+    WHAT(f, "layer %lld of a target with layers 0 to %lld", layers, layers - 1);
+    FIX(f, "config.json: lower \"target_layer_ids\" by one; examined with [");
+    for (int64_t i = 0; i < config->tap_count; i++) {
+        size_t used = strlen(f->fix);
+        snprintf(f->fix + used, sizeof f->fix - used, "%s%lld%s", i ? ", " : "",
+                 (long long)config->taps[i], i + 1 < config->tap_count ? "" : "]");
+    }
+}
+
 static bool look_for_leaks(const bd_trial *t, bd_diagnosis *d, bd_error *err)
 {
     const bd_trial_text *longest = &t->texts[0];
@@ -258,6 +274,7 @@ bool bd_doctor_examine(const bd_doctor *doctor, bd_diagnosis *out, bd_error *err
     if (ok) {
         rounds(doctor, &trial, out);
         look_at_vocabulary(&trial, out);
+        look_at_taps(&trial, out);
         ok = look_for_leaks(&trial, out, err);
         look_at_acceptance(out);
     }

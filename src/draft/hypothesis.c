@@ -86,14 +86,6 @@ static void add_taps(listing *l, int64_t step)
     FIX(h, "config.json: set \"target_layer_ids\" to [%s]", list);
 }
 
-int64_t bd_usage_highest_tap(const bd_draft_config *config)
-{
-    int64_t highest = config->taps[0];
-    for (int64_t i = 1; i < config->tap_count; i++)
-        highest = config->taps[i] > highest ? config->taps[i] : highest;
-    return highest;
-}
-
 static void add_norm(listing *l, bd_states_norm norm, const char *what)
 {
     bd_hypothesis *h = begin(l, BD_PART_NORM, FIELD(norm));
@@ -109,7 +101,7 @@ static void add_norm(listing *l, bd_states_norm norm, const char *what)
 static void add_norms(listing *l)
 {
     const bd_draft *draft = l->patient->draft;
-    int64_t tap = bd_usage_highest_tap(&draft->config) + l->usage->tap_shift;
+    int64_t tap = bd_draft_highest_tap(&draft->config) + l->usage->tap_shift;
     char layer[40];
     snprintf(layer, sizeof layer, "layer %lld", (long long)tap);
     if (tap == draft->target->config.layers - 1)

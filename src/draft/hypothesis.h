@@ -73,9 +73,6 @@ typedef struct {
 /* As the folder says. */
 bd_usage bd_usage_of(const bd_patient *patient);
 
-/* The tap nearest to the target's output. */
-int64_t bd_usage_highest_tap(const bd_draft_config *config);
-
 /* Everything that may be otherwise than in `usage` and makes sense for this pair. candidates: token
  * ids that might be the mask, the likeliest first; of those and a few of the target's, at most
  * BD_MOST_CANDIDATES are taken up. */

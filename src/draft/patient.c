@@ -58,14 +58,24 @@ static int64_t idle_window(json_t *root, const bd_draft_config *config)
     return 0;
 }
 
+/* Programs that count the embedding as 0 have the last layer one beyond ours. */
+static void lower_taps(const bd_model *target, bd_draft_config *config, bd_patient *out)
+{
+    out->taps_lowered = bd_draft_highest_tap(config) == target->config.layers;
+    for (int64_t i = 0; i < config->tap_count && out->taps_lowered; i++)
+        config->taps[i] -= config->taps[i] >= 0;
+}
+
 static bool read_config(json_t *root, const char *path, const bd_model *target, bd_patient *out,
                         bd_draft_config *config, bd_error *err)
 {
     if (!json_is_object(root))
         return bd_fail(err, "%s: not a JSON object", path);
     if (!take_layout(root, path, out, err) || !take_vocabulary(root, path, target, out, err) ||
-        !bd_draft_config_parse(root, path, config, err) ||
-        !bd_draft_config_fits(config, &target->config, path, err))
+        !bd_draft_config_parse(root, path, config, err))
+        return false;
+    lower_taps(target, config, out);
+    if (!bd_draft_config_fits(config, &target->config, path, err))
         return false;
     if (!out->shift_stated)
         out->shift = config->variant->label_shift;

@@ -115,7 +115,7 @@ static float *features_of(const bd_trial *t, const reading *r, const bd_usage *u
 {
     const bd_draft_config *config = &t->draft->config;
     int64_t width = t->target->config.hidden, taps = config->tap_count;
-    int64_t rows = r->text->count, highest = bd_usage_highest_tap(config);
+    int64_t rows = r->text->count, highest = bd_draft_highest_tap(config);
     float *out = bd_arena_floats(t->arena, rows * taps * width);
     const float *weight = bd_parameter_values(t->target->norm);
     for (int64_t i = 0; i < taps; i++) {

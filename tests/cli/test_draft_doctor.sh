@@ -66,6 +66,8 @@ plant token "\"mask_token_id\": $mask" '"mask_token_id": 7'
 check "another mask token" names "$target" "$work/token" "mask: mask token $mask: " "config.json: set \"mask_token_id\" to $mask"
 plant words '"vocab_size": 320' '"vocab_size": 300'
 check "the vocabulary" names "$target" "$work/words" "vocab: 300 tokens, the target has 320" 'config.json: set "vocab_size" to 320'
+plant window '"causal": false' '"causal": false, "use_swa": true, "swa_window_size": 6'
+check "a window it was not trained with" names "$target" "$work/window" "window: no window: " 'config.json: "use_swa" false'
 plant both '"rope_theta": 10000.0' '"rope_theta": 500000.0'
 perl -0pi -e 's/"target_layer_ids": \[\s*1,\s*2/"target_layer_ids": [0, 1/' "$work/both/config.json"
 doctor "$target" "$work/both" >"$work/out" 2>"$work/err"
@@ -89,6 +91,10 @@ draft last "[0,3]" --train-files "$work/text.txt"
 cp -rL "$target" "$work/longer"
 edit "$work/longer" identity-layer 4
 check "a draft that taps the last layer" well last "$target" "$work/last"
+cp -r "$work/last" "$work/from-one"
+perl -0pi -e 's/"target_layer_ids": \[\s*0,\s*3/"target_layer_ids": [1, 4/' "$work/from-one/config.json"
+check "layers counted from 1" names "$target" "$work/from-one" "taps: layer 4 of a target with layers 0 to 3" \
+    'config.json: lower "target_layer_ids" by one; examined with [0, 3]'
 check "states before the norm, learned after it" names "$work/longer" "$work/last" "norm: layer 3 after the final norm: " \
     "the draft learned layer 3 after the target's final norm"
 cache="--num-hidden-layers 2 --sequence-length 66 --target-layer-ids [1,2]"
@@ -96,6 +102,12 @@ check "a cache before the norm" quiet "$BDLM" draft cache --path "$target" --tra
 perl -pi -e 's/"prenorm": true/"prenorm": false/' "$work/cache/cache.json"
 draft taught "[1,2]" --cache "$work/cache"
 check "a teacher before the norm" names "$target" "$work/taught" "norm: taught by un-normed final states: " "its teacher's states were pre-norm"
+
+# --- a variant whose first slot predicts
+draft dspark "[1,2]" --train-files "$work/text.txt" --projector-type dspark --markov-rank 8
+check "a good DSpark pair" well dspark "$target" "$work/dspark"
+sed -i 's/"shift_label": true/"shift_label": false/' "$work/dspark/config.json"
+check "the layout of its blocks" names "$target" "$work/dspark" "layout: slot 0 already predicts: " 'config.json: set "shift_label"'
 
 # --- nothing to find
 draft new "[1,2]" --train-files "$work/text.txt" --max-steps 1

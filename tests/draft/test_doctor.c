@@ -8,7 +8,7 @@
 #include "draft/leak.h"
 #include "golden.h"
 
-enum { LENGTH = 72, ROWS = 8, FIRST = 8 };
+enum { LENGTH = 72, ROWS = 8, FIRST = 8, GOLDEN_LAYERS = 5 };
 
 static const char *const drafts[][2] = {
     {"draft-dflash", "target-qwen3-tiny"},         {"draft-dflash-swa", "target-llama-tiny"},
@@ -254,6 +254,14 @@ static void say_otherwise(json_t *root)
     json_object_set_new(root, "sliding_window", json_integer(12));
 }
 
+static void count_from_one(json_t *root)
+{
+    json_t *nested = json_object_get(root, "dflash_config"), *taps = json_array();
+    json_array_append_new(taps, json_integer(1));
+    json_array_append_new(taps, json_integer(GOLDEN_LAYERS));
+    json_object_set_new(nested, "target_layer_ids", taps);
+}
+
 static void contradict(json_t *root)
 {
     json_object_set_new(json_object_get(root, "dflash_config"), "sample_from_anchor", json_true());
@@ -275,6 +283,14 @@ static void what_a_folder_says_is_told(void **state)
     assert_true(p.shift == 1 && p.shift_stated);
     assert_int_equal(p.vocabulary, 77);
     assert_int_equal(p.window, 12);
+    assert_false(p.taps_lowered);
+    bd_patient_close(&p);
+    assert_int_equal(b->target->config.layers, GOLDEN_LAYERS);
+    save_config(b->patient.draft, count_from_one);
+    check_ok(bd_patient_open(folder, b->target, BD_F32, &p, &err), err);
+    assert_true(p.taps_lowered);
+    assert_int_equal(p.draft->config.taps[0], 0);
+    assert_int_equal(p.draft->config.taps[1], GOLDEN_LAYERS - 1);
     bd_patient_close(&p);
     save_config(b->patient.draft, contradict);
     check_refused(bd_patient_open(folder, b->target, BD_F32, &p, &err), err, "differ");
