@@ -23,6 +23,7 @@ bd_command_function bd_command_draft_eval;
 bd_command_function bd_command_draft_cache;
 bd_command_function bd_command_draft_produce;
 bd_command_function bd_command_draft_compare;
+bd_command_function bd_command_draft_doctor;
 bd_command_function bd_command_inspect;
 bd_command_function bd_command_mask;
 bd_command_function bd_command_report;

@@ -36,6 +36,8 @@ static const bd_command commands[] = {
     {"draft", "compare", bd_command_draft_compare,
      "several drafters on one cache with one budget, side by side"},
     {"draft", "eval", bd_command_draft_eval, "acceptance length of a drafter on prompts"},
+    {"draft", "doctor", bd_command_draft_doctor,
+     "what is wrong between a drafter and its target, by measuring"},
     {"draft", "export", bd_command_draft_export, "a drafter in the form other programs load"},
     {"draft", "import", bd_command_draft_import, "a drafter of another program, or a GGUF file"},
     {"convert", NULL, bd_command_convert, "a model folder to a GGUF file, and back"},

@@ -166,10 +166,21 @@ static bd_value *run_layer(const pass *p, bd_tape *tape, int64_t index, bd_value
     return x;
 }
 
+/* The draft's own row for masks, where it has one. */
+static void replace_masks(const pass *p, const bd_value *x, const int32_t *tokens)
+{
+    if (!p->draft->mask_row)
+        return;
+    for (int64_t i = 0; i < x->rows; i++)
+        if (i % p->block != 0 && tokens[i] == p->draft->config.mask_id)
+            memcpy(x->data + i * x->width, p->draft->mask_row, (size_t)x->width * sizeof(float));
+}
+
 static bd_value *run(const pass *p, bd_tape *tape, const int32_t *tokens)
 {
     const bd_model_config *s = &p->draft->config.stack;
     bd_value *x = bd_op_embedding(tape, p->draft->target->embedding, tokens, p->rows * p->queries);
+    replace_masks(p, x, tokens);
     for (int64_t i = 0; i < s->layers; i++)
         x = run_layer(p, tape, i, x);
     return bd_op_rms_norm(tape, x, p->draft->norm, (float)s->norm_eps, s->hidden);

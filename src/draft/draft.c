@@ -300,7 +300,7 @@ static bool has_shape(const bd_tensor *tensor, const entry *e)
 
 /* A file may repeat the target's embedding or head, as some trainers save them. One that differs
  * belongs to another kind of draft, and using the target's in its place would be silently wrong. */
-static bool repeats_target(const bd_tensor *tensor, const bd_parameter *own)
+bool bd_draft_repeats(const bd_tensor *tensor, const bd_parameter *own)
 {
     enum { PART = 4096 };
     float ours[PART], theirs[PART];
@@ -326,7 +326,7 @@ static bool check_target_copy(const bd_draft *draft, const bd_tensor *tensor, co
                               : !strcmp(name, "lm_head.weight")    ? draft->target->head
                                                                    : NULL;
     *is_copy = own != NULL;
-    if (!own || repeats_target(tensor, own))
+    if (!own || bd_draft_repeats(tensor, own))
         return true;
     return bd_fail(err,
                    "%s: \"%s\" is not the target's: drafts with an embedding or head of their own "
@@ -386,11 +386,11 @@ static bool match_tensors(const bd_draft *draft, const bd_draft_builder *list, c
 }
 
 static bool map_tensors(bd_draft *draft, const bd_draft_builder *list, const char *folder,
-                        bd_error *err)
+                        bool ignore_copies, bd_error *err)
 {
     const bd_tensor **found =
         bd_arena_alloc(draft->owned, (size_t)list->count * sizeof(const bd_tensor *));
-    if (!match_tensors(draft, list, folder, false, found, err))
+    if (!match_tensors(draft, list, folder, ignore_copies, found, err))
         return false;
     for (int64_t i = 0; i < list->count; i++) {
         const entry *e = &list->entries[i];
@@ -430,6 +430,21 @@ bool bd_draft_load(bd_draft *draft, const char *path, bd_error *err)
     return ok;
 }
 
+static bd_draft *open_folder(const bd_draft_config *config, const char *folder, bd_model *target,
+                             bd_dtype compute, bool ignore_copies, bd_error *err)
+{
+    bd_draft_builder list;
+    bd_draft *draft = begin(config, target, compute, &list, err);
+    if (!draft)
+        return NULL;
+    draft->file = bd_safetensors_open(folder, err);
+    if (!draft->file || !map_tensors(draft, &list, folder, ignore_copies, err)) {
+        bd_draft_close(draft);
+        return NULL;
+    }
+    return draft;
+}
+
 bd_draft *bd_draft_open(const char *folder, bd_model *target, bd_dtype compute, bd_error *err)
 {
     char path[BD_PATH];
@@ -438,16 +453,15 @@ bd_draft *bd_draft_open(const char *folder, bd_model *target, bd_dtype compute, 
         !bd_draft_config_read(path, &config, err) ||
         !bd_draft_config_fits(&config, &target->config, path, err))
         return NULL;
-    bd_draft_builder list;
-    bd_draft *draft = begin(&config, target, compute, &list, err);
-    if (!draft)
-        return NULL;
-    draft->file = bd_safetensors_open(folder, err);
-    if (!draft->file || !map_tensors(draft, &list, folder, err)) {
-        bd_draft_close(draft);
-        return NULL;
-    }
-    return draft;
+    return open_folder(&config, folder, target, compute, false, err);
+}
+
+bd_draft *bd_draft_open_as(const bd_draft_config *config, const char *folder, bd_model *target,
+                           bd_dtype compute, bd_error *err)
+{
+    return bd_draft_config_fits(config, &target->config, folder, err)
+               ? open_folder(config, folder, target, compute, true, err)
+               : NULL;
 }
 
 // --- saving --------------------------------------------------------------------------------------

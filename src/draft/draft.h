@@ -21,6 +21,7 @@ typedef struct bd_draft {
     bd_model *target; /* not owned; outlives the draft */
     bd_dtype compute; /* what the inputs of products are rounded to */
     bd_rope rope;
+    const float *mask_row; /* [H] in place of the mask token's embedding; NULL: the target's row */
     bd_parameter *fc, *hidden_norm, *norm;
     bd_layer *layers;                    /* [config.stack.layers] */
     struct bd_convolution *convolutions; /* [2 * layers]: attention, MLP; NULL: none */
@@ -33,6 +34,14 @@ typedef struct bd_draft {
 /* Open a folder for this target. Missing, unexpected or misshaped tensors: an error that lists
  * them. */
 bd_draft *bd_draft_open(const char *folder, bd_model *target, bd_dtype compute, bd_error *err);
+
+/* The same under a configuration that need not be the folder's. An embedding or head in the file is
+ * left out without asking whether it is the target's; `draft->file` has it. */
+bd_draft *bd_draft_open_as(const bd_draft_config *config, const char *folder, bd_model *target,
+                           bd_dtype compute, bd_error *err);
+
+/* Has the tensor the shape and the very values of a parameter? */
+bool bd_draft_repeats(const bd_tensor *tensor, const bd_parameter *own);
 
 /* New weights from (seed, BD_STREAM_INITIAL): matrices N(0, initializer_range), norms 1, biases and
  * sinks 0. The configuration must be complete (bd_draft_config_complete). */

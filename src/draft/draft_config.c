@@ -25,6 +25,14 @@ bool bd_draft_taps(int64_t target_layers, int64_t draft_layers, int64_t *taps, b
     return true;
 }
 
+int64_t bd_draft_highest_tap(const bd_draft_config *config)
+{
+    int64_t highest = config->taps[0];
+    for (int64_t i = 1; i < config->tap_count; i++)
+        highest = config->taps[i] > highest ? config->taps[i] : highest;
+    return highest;
+}
+
 static bool check_explicit_taps(const bd_draft_config *config, int64_t target_layers, bd_error *err)
 {
     if (config->tap_count != config->stack.layers)

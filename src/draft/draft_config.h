@@ -83,6 +83,9 @@ bool bd_draft_config_complete(bd_draft_config *config, const bd_model_config *ta
 /* The taps for `draft_layers` layers spread over a target of `target_layers` (half to even). */
 bool bd_draft_taps(int64_t target_layers, int64_t draft_layers, int64_t *taps, bd_error *err);
 
+/* The tap nearest to the target's output. */
+int64_t bd_draft_highest_tap(const bd_draft_config *config);
+
 bool bd_draft_config_read(const char *path, bd_draft_config *config, bd_error *err);
 bool bd_draft_config_parse(json_t *root, const char *where, bd_draft_config *config, bd_error *err);
 json_t *bd_draft_config_to_json(const bd_draft_config *config);
