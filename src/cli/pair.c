@@ -28,6 +28,20 @@ int bd_pair_options(bd_pair *pair, bd_option *list)
     return BD_PAIR_OPTIONS;
 }
 
+bd_option bd_pair_schedule_option(bd_pair *pair)
+{
+    return (bd_option){"schedule",
+                       NULL,
+                       BD_ARGUMENT_CHOICE,
+                       "fixed|confidence|auto",
+                       "drafted tokens to verify: all; as many as the confidence head makes "
+                       "worthwhile (DSpark); or what pays best, plainly where nothing does (fixed)",
+                       &pair->schedule_name,
+                       0,
+                       0,
+                       false};
+}
+
 bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err)
 {
     if (pair->threads > 0)
@@ -50,6 +64,24 @@ bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err)
     return true;
 }
 
+static bool choose_schedule(bd_pair *pair, bd_error *err)
+{
+    const char *name = pair->schedule_name;
+    if (!name)
+        return true;
+    if (!pair->drafter)
+        return bd_fail_as(err, BD_ERROR_USAGE, "--schedule wants --draft");
+    pair->schedule = !strcmp(name, "auto")         ? BD_DRAFT_AUTO
+                     : !strcmp(name, "confidence") ? BD_DRAFT_CONFIDENCE
+                                                   : BD_DRAFT_FIXED;
+    if (pair->schedule == BD_DRAFT_CONFIDENCE && !bd_draft_has_confidence(pair->drafter))
+        return bd_fail_as(err, BD_ERROR_USAGE,
+                          "--schedule confidence: %s has no confidence head (a %s draft), a dspark "
+                          "draft with use_confidence_head wanted",
+                          pair->draft, pair->drafter->config.variant->projector_type);
+    return true;
+}
+
 bool bd_pair_open(bd_pair *pair, bd_error *err)
 {
     if (!bd_pair_open_model(pair, true, err))
@@ -60,6 +92,8 @@ bool bd_pair_open(bd_pair *pair, bd_error *err)
     // A drafter that was asked for and cannot run is an error, never plain decoding in silence.
     if (pair->draft &&
         !(pair->drafter = bd_draft_open(pair->draft, pair->target, pair->target->compute, err)))
+        return false;
+    if (!choose_schedule(pair, err))
         return false;
     int64_t block = pair->drafter ? pair->drafter->config.block_size : 1;
     pair->decoder = bd_decoder_create(pair->target, pair->drafter, pair->context + block + 1, err);

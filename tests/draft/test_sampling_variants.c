@@ -221,7 +221,7 @@ static void (*honest)(bd_draft_decoding *);
 static void lie(bd_draft_decoding *d)
 {
     honest(d);
-    for (int64_t i = 0; i < d->count; i++) {
+    for (int64_t i = 0; i < d->count && d->q[i]; i++) {
         float *flatter = bd_arena_floats(d->arena, MICRO_V);
         for (int v = 0; v < MICRO_V; v++)
             flatter[v] = 0.5f * d->q[i][v] + 0.5f / MICRO_V;
