@@ -189,7 +189,8 @@ int bd_command_draft_eval(int argc, char **argv)
          &e.ar_tokens, 1, 1e6, false},
         {"ar-lower-bound", NULL, BD_ARGUMENT_NUMBER, "X", "fail when AR is below (0)",
          &e.lower_bound, 0, 1e3, false},
-        bd_pair_schedule_option(&e.pair),
+        {"schedule", NULL, BD_ARGUMENT_TEXT, "NAME", BD_SCHEDULE_HELP, &e.pair.schedule_name, 0, 0,
+         false},
         {"json", NULL, BD_ARGUMENT_FLAG, NULL, "results as JSON", &e.json, 0, 0, false},
     };
     memcpy(list + count, more, sizeof more);

@@ -301,11 +301,10 @@ static bool prepare(command *c, bd_error *err)
 
 static bool generate_blocks(command *c, bd_error *err)
 {
-    if (c->dump_path || c->most_proposed > 0 || c->pair.schedule_name)
+    if (c->dump_path || c->most_proposed > 0)
         return bd_fail_as(err, BD_ERROR_USAGE, "%s: drafts are for causal models",
-                          c->dump_path            ? "--spec-dump"
-                          : c->pair.schedule_name ? "--schedule"
-                                                  : "--draft-max");
+                          c->dump_path ? "--spec-dump" : "--draft-max");
+    c->blocks.schedule = c->pair.schedule_name;
     const bd_block_request request = {.pair = &c->pair,
                                       .prompts = &c->prompts,
                                       .choices = &c->blocks,
@@ -370,7 +369,10 @@ int bd_command_generate(int argc, char **argv)
          &c.min_p, 0, 1, false},
         {"draft-max", NULL, BD_ARGUMENT_INT, "N", "propose at most N tokens a cycle (all)",
          &c.most_proposed, 1, BD_MOST_BLOCK, false},
-        bd_pair_schedule_option(&c.pair),
+        {"schedule", NULL, BD_ARGUMENT_TEXT, "NAME",
+         BD_SCHEDULE_HELP "; block diffusion: which tokens a step keeps: low_confidence (that), "
+                          "one, sequential, static, dynamic, factor, entropy",
+         &c.pair.schedule_name, 0, 0, false},
         {"ignore-eos", NULL, BD_ARGUMENT_FLAG, NULL, "do not stop at stop tokens", &c.ignore_eos, 0,
          0, false},
         {"compare", NULL, BD_ARGUMENT_FLAG, NULL,

@@ -28,20 +28,6 @@ int bd_pair_options(bd_pair *pair, bd_option *list)
     return BD_PAIR_OPTIONS;
 }
 
-bd_option bd_pair_schedule_option(bd_pair *pair)
-{
-    return (bd_option){"schedule",
-                       NULL,
-                       BD_ARGUMENT_CHOICE,
-                       "fixed|confidence|auto",
-                       "drafted tokens to verify: all; as many as the confidence head makes "
-                       "worthwhile (DSpark); or what pays best, plainly where nothing does (fixed)",
-                       &pair->schedule_name,
-                       0,
-                       0,
-                       false};
-}
-
 bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err)
 {
     if (pair->threads > 0)
@@ -66,14 +52,20 @@ bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err)
 
 static bool choose_schedule(bd_pair *pair, bd_error *err)
 {
+    static const char *const names[] = {
+        [BD_DRAFT_FIXED] = "fixed", [BD_DRAFT_CONFIDENCE] = "confidence", [BD_DRAFT_AUTO] = "auto"};
     const char *name = pair->schedule_name;
     if (!name)
         return true;
+    int chosen = 0;
+    while (chosen <= BD_DRAFT_AUTO && strcmp(names[chosen], name))
+        chosen++;
+    if (chosen > BD_DRAFT_AUTO)
+        return bd_fail_as(err, BD_ERROR_USAGE,
+                          "--schedule: %s is not one of fixed, confidence, auto", name);
     if (!pair->drafter)
         return bd_fail_as(err, BD_ERROR_USAGE, "--schedule wants --draft");
-    pair->schedule = !strcmp(name, "auto")         ? BD_DRAFT_AUTO
-                     : !strcmp(name, "confidence") ? BD_DRAFT_CONFIDENCE
-                                                   : BD_DRAFT_FIXED;
+    pair->schedule = (bd_draft_schedule)chosen;
     if (pair->schedule == BD_DRAFT_CONFIDENCE && !bd_draft_has_confidence(pair->drafter))
         return bd_fail_as(err, BD_ERROR_USAGE,
                           "--schedule confidence: %s has no confidence head (a %s draft), a dspark "

@@ -23,8 +23,10 @@ typedef struct {
 /* The options every generating command has; room for them at `list`. Returns how many. */
 enum { BD_PAIR_OPTIONS = 6 };
 int bd_pair_options(bd_pair *pair, bd_option *list);
-/* And --schedule, of those that draft. */
-bd_option bd_pair_schedule_option(bd_pair *pair);
+/* Of --schedule, which sets schedule_name. */
+#define BD_SCHEDULE_HELP                                                                           \
+    "drafted tokens to verify: fixed (all; so if nothing is said), confidence (as far as the "     \
+    "confidence head makes it worthwhile), auto (what pays best, plainly where nothing does)"
 
 /* A causal target with tokenizer, draft and decoder; a block-diffusion folder is refused, and a
  * schedule that the draft cannot follow. */

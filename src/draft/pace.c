@@ -15,13 +15,16 @@ static const double FIRST_GUESS = 0.7, GUESS_WEIGHT = 1;
 
 // The first trial proposes few tokens, because what a pass over a block costs is not known yet.
 // Rests double, so that on a text where drafts never help the trials vanish. A long run of drafting
-// is interrupted by one plain pass now and then, or what that costs would be long out of date.
+// is interrupted by one plain pass now and then, and one over a whole block, or what these cost
+// would be long out of date.
 enum {
     FIRST_PASSES = 2,
+    FEW = 4,
     FIRST_TRIAL = 3,
     SHORTEST_REST = 16,
     LONGEST_REST = 256,
-    LONGEST_RUN = 64
+    LONGEST_RUN = 64,
+    WHOLE_BLOCK_EVERY = 24
 };
 
 bd_pace bd_pace_new(int64_t block)
@@ -47,9 +50,9 @@ void bd_pace_begin(bd_pace *pace, int64_t most)
  * more than half again what was known. */
 static void measure(bd_duration *d, double seconds)
 {
-    if (d->count == 0 || (d->count < 4 && seconds < d->seconds))
+    if (d->count == 0 || (d->count < FEW && seconds < d->seconds))
         d->seconds = seconds;
-    else if (d->count >= 4)
+    else if (d->count >= FEW)
         d->seconds += 0.1 * (fmin(seconds, 1.5 * d->seconds) - d->seconds);
     d->count++;
 }
@@ -85,14 +88,14 @@ static double cost(const bd_duration *table, int64_t size, int64_t at)
 
 double bd_pace_pass_seconds(const bd_pace *pace, int64_t rows)
 {
-    assert(rows >= 1 && rows <= BD_MOST_BLOCK + 1);
-    return cost(pace->pass, BD_MOST_BLOCK + 2, rows);
+    assert(rows >= 1 && rows <= pace->block + 1);
+    return cost(pace->pass, pace->block + 2, rows);
 }
 
 double bd_pace_draft_seconds(const bd_pace *pace, int64_t tokens)
 {
-    assert(tokens >= 0 && tokens <= BD_MOST_BLOCK);
-    return cost(pace->draft, BD_MOST_BLOCK + 1, tokens);
+    assert(tokens >= 0 && tokens <= pace->block);
+    return cost(pace->draft, pace->block + 1, tokens);
 }
 
 // --- gains ---------------------------------------------------------------------------------------
@@ -164,7 +167,7 @@ static int64_t plan_auto(const bd_pace *pace, int64_t limit, bool confident)
     int64_t length = limit;
     if (!drafts_were_measured(pace)) {
         length = limit < FIRST_TRIAL ? limit : FIRST_TRIAL;
-    } else if (!confident) {
+    } else if (!confident && pace->run % WHOLE_BLOCK_EVERY != WHOLE_BLOCK_EVERY - 1) {
         double rate;
         length = bd_pace_best_length(pace, limit, &rate);
     }
@@ -200,9 +203,11 @@ static double chance(const bd_pace *pace, float logit)
 
 int64_t bd_pace_cut(const bd_pace *pace, const float *confidence, int64_t count)
 {
-    // A row is worth it when it brings tokens faster than the run as a whole does.
-    double single = bd_pace_pass_seconds(pace, 1);
-    double rate = fmax(drafted_rate(pace), single > 0 ? 1 / single : 0), all = 1;
+    // One cold measurement must not keep a length from ever being measured again.
+    if (pace->pass[count + 1].count < FEW)
+        return count;
+    // A row is worth it when it brings tokens faster than drafting as a whole does.
+    double rate = drafted_rate(pace), all = 1;
     for (int64_t n = 0; n < count; n++) {
         all *= chance(pace, confidence[n]);
         if (all < rate * cheapest_row(pace, n, count))

@@ -37,7 +37,24 @@ for dtype in f32 bf16; do
         generate --dtype $dtype -t 2 -md "$d" --compare --json >"$work/json"
         check "$v, $dtype: the same ids" grep -q '"identical": true' "$work/json"
         check "$v, $dtype: drafts are accepted" awk "BEGIN { exit !($(number acceptance_length) > 1.3) }"
+        generate --dtype $dtype -t 2 -md "$d" --schedule auto >"$work/other"
+        check "$v, $dtype, auto" cmp "$work/plain" "$work/other"
         check "$v, $dtype: and rejected" awk "BEGIN { exit !($(number acceptance_length) < 4) }"
     done
+    dspark="-md $work/drafts/dspark-seed0/latest"
+    generate --dtype $dtype -t 2 $dspark --schedule confidence >"$work/other"
+    check "confidence, $dtype" cmp "$work/plain" "$work/other"
+    generate --dtype $dtype -t 2 $dspark --schedule confidence --compare --json >"$work/json"
+    check "confidence, $dtype: the same ids" grep -q '"identical": true' "$work/json"
+    check "confidence, $dtype: drafts are accepted" awk "BEGIN { exit !($(number acceptance_length) > 1.1) }"
 done
+
+say="$BDLM generate -m $target -p entry -n 8"
+check "no confidence head" refuses 2 "has no confidence head (a domino draft)" $say -md "$work/drafts/domino-seed0/latest" \
+    --schedule confidence
+check "nothing to schedule" refuses 2 "--schedule wants --draft" $say --schedule auto
+check "an unknown schedule" refuses 2 "fixed, confidence, auto" $say $dspark --schedule always
+check "eval" quiet "$BDLM" draft eval -m "$target" $dspark "$work/prompts.jsonl" -n 20 --schedule confidence
+check "eval without a head" refuses 2 "has no confidence head" "$BDLM" draft eval -m "$target" \
+    -md "$work/drafts/dflash-seed0/latest" "$work/prompts.jsonl" --schedule confidence
 finish
