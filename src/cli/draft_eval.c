@@ -62,6 +62,7 @@ static bool one(evaluation *e, int64_t index, bd_arena *arena, bd_error *err)
     size_t mark = bd_arena_mark(arena);
     bool ok = bd_tokenizer_encode(e->pair.text, text, strlen(text), NULL, &prompt, err);
     options.most = e->tokens;
+    options.schedule = e->pair.schedule;
     options.stop = stops;
     options.stop_count = bd_pair_stops(&e->pair, stops);
     int64_t need = prompt.count + (e->tokens > e->ar_tokens ? e->tokens : e->ar_tokens);
@@ -188,6 +189,8 @@ int bd_command_draft_eval(int argc, char **argv)
          &e.ar_tokens, 1, 1e6, false},
         {"ar-lower-bound", NULL, BD_ARGUMENT_NUMBER, "X", "fail when AR is below (0)",
          &e.lower_bound, 0, 1e3, false},
+        {"schedule", NULL, BD_ARGUMENT_TEXT, "NAME", BD_SCHEDULE_HELP, &e.pair.schedule_name, 0, 0,
+         false},
         {"json", NULL, BD_ARGUMENT_FLAG, NULL, "results as JSON", &e.json, 0, 0, false},
     };
     memcpy(list + count, more, sizeof more);

@@ -300,6 +300,7 @@ static bool prepare(command *c, bd_error *err)
     if (c->compare && !c->pair.drafter)
         return bd_fail_as(err, BD_ERROR_USAGE, "--compare wants --draft");
     c->options.most = c->tokens;
+    c->options.schedule = c->pair.schedule;
     c->options.stop = c->stops;
     c->options.stop_count = c->ignore_eos ? 0 : bd_pair_stops(&c->pair, c->stops);
     c->options.self = c;
@@ -321,6 +322,7 @@ static bool generate_blocks(command *c, bd_error *err)
     if (c->dump_path || c->most_proposed > 0)
         return bd_fail_as(err, BD_ERROR_USAGE, "%s: drafts are for causal models",
                           c->dump_path ? "--spec-dump" : "--draft-max");
+    c->blocks.schedule = c->pair.schedule_name;
     const bd_block_request request = {.pair = &c->pair,
                                       .prompts = &c->prompts,
                                       .choices = &c->blocks,
@@ -397,6 +399,10 @@ int bd_command_generate(int argc, char **argv)
          &c.min_p, 0, 1, false},
         {"draft-max", NULL, BD_ARGUMENT_INT, "N", "propose at most N tokens a cycle (all)",
          &c.most_proposed, 1, BD_MOST_BLOCK, false},
+        {"schedule", NULL, BD_ARGUMENT_TEXT, "NAME",
+         BD_SCHEDULE_HELP "; block diffusion: which tokens a step keeps: low_confidence (that), "
+                          "one, sequential, static, dynamic, factor, entropy",
+         &c.pair.schedule_name, 0, 0, false},
         {"ignore-eos", NULL, BD_ARGUMENT_FLAG, NULL, "do not stop at stop tokens", &c.ignore_eos, 0,
          0, false},
         {"compare", NULL, BD_ARGUMENT_FLAG, NULL,

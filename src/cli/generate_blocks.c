@@ -20,10 +20,6 @@ bd_block_choices bd_block_choices_default(void)
 int bd_block_options(bd_block_choices *c, bd_option *list)
 {
     const bd_option options[BD_BLOCK_OPTIONS] = {
-        {"schedule", NULL, BD_ARGUMENT_TEXT, "NAME",
-         "block diffusion: which tokens a step keeps (low_confidence): low_confidence, one, "
-         "sequential, static, dynamic, factor, entropy",
-         &c->schedule, 0, 0, false},
         {"threshold", NULL, BD_ARGUMENT_NUMBER, "P",
          "low_confidence, dynamic: keep what is at least this sure (0.9)", &c->threshold, 0, 1,
          false},
@@ -49,8 +45,7 @@ int bd_block_options(bd_block_choices *c, bd_option *list)
 
 const char *bd_block_choices_given(const bd_block_choices *c)
 {
-    return c->schedule             ? "--schedule"
-           : c->threshold >= 0     ? "--threshold"
+    return c->threshold >= 0       ? "--threshold"
            : c->factor >= 0        ? "--factor"
            : c->entropy_bound >= 0 ? "--entropy-bound"
            : c->steps > 0          ? "--steps"

@@ -4,7 +4,7 @@
 
 #include "cli/pair.h"
 
-/* Options that only these models have. */
+/* Options that only these models have, and --schedule, which drafts have too. */
 typedef struct {
     const char *schedule;  /* a commit strategy; NULL: low_confidence */
     const char *tokens_in; /* file with the prompt's token ids, or NULL */
@@ -16,8 +16,8 @@ typedef struct {
 
 bd_block_choices bd_block_choices_default(void);
 
-/* Room for BD_BLOCK_OPTIONS at `list`. Returns how many. */
-enum { BD_BLOCK_OPTIONS = 9 };
+/* Room for BD_BLOCK_OPTIONS at `list`; all but --schedule. Returns how many. */
+enum { BD_BLOCK_OPTIONS = 8 };
 int bd_block_options(bd_block_choices *choices, bd_option *list);
 
 /* The first of these options that was given, for the error on a causal folder; NULL: none. */

@@ -51,6 +51,30 @@ bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err)
     return true;
 }
 
+static bool choose_schedule(bd_pair *pair, bd_error *err)
+{
+    static const char *const names[] = {
+        [BD_DRAFT_FIXED] = "fixed", [BD_DRAFT_CONFIDENCE] = "confidence", [BD_DRAFT_AUTO] = "auto"};
+    const char *name = pair->schedule_name;
+    if (!name)
+        return true;
+    int chosen = 0;
+    while (chosen <= BD_DRAFT_AUTO && strcmp(names[chosen], name))
+        chosen++;
+    if (chosen > BD_DRAFT_AUTO)
+        return bd_fail_as(err, BD_ERROR_USAGE,
+                          "--schedule: %s is not one of fixed, confidence, auto", name);
+    if (!pair->drafter)
+        return bd_fail_as(err, BD_ERROR_USAGE, "--schedule wants --draft");
+    pair->schedule = (bd_draft_schedule)chosen;
+    if (pair->schedule == BD_DRAFT_CONFIDENCE && !bd_draft_has_confidence(pair->drafter))
+        return bd_fail_as(err, BD_ERROR_USAGE,
+                          "--schedule confidence: %s has no confidence head (a %s draft), a dspark "
+                          "draft with use_confidence_head wanted",
+                          pair->draft, pair->drafter->config.variant->projector_type);
+    return true;
+}
+
 bool bd_pair_open(bd_pair *pair, bd_error *err)
 {
     if (!bd_pair_open_model(pair, true, err))
@@ -61,6 +85,8 @@ bool bd_pair_open(bd_pair *pair, bd_error *err)
     // A drafter that was asked for and cannot run is an error, never plain decoding in silence.
     if (pair->draft &&
         !(pair->drafter = bd_draft_open(pair->draft, pair->target, pair->target->compute, err)))
+        return false;
+    if (!choose_schedule(pair, err))
         return false;
     int64_t block = pair->drafter ? pair->drafter->config.block_size : 1;
     pair->decoder = bd_decoder_create(pair->target, pair->drafter, pair->context + block + 1, err);

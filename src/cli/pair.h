@@ -9,20 +9,27 @@
 typedef struct {
     const char *model, *draft, *tokenizer; /* folders; tokenizer NULL: the model's */
     const char *dtype;                     /* "f32" or "bf16" */
-    int64_t context; /* tokens of KV cache; 0: the model's positions, at most 8192 */
-    int64_t threads; /* 0: all */
+    int64_t context;           /* tokens of KV cache; 0: the model's positions, at most 8192 */
+    int64_t threads;           /* 0: all */
+    const char *schedule_name; /* "fixed" (also NULL), "confidence" or "auto" */
     /* Opened by bd_pair_open. */
     bd_model *target;
     bd_draft *drafter; /* NULL: no draft */
     bd_tokenizer *text;
     bd_decoder *decoder;
+    bd_draft_schedule schedule; /* the one named */
 } bd_pair;
 
 /* The options every generating command has; room for them at `list`. Returns how many. */
 enum { BD_PAIR_OPTIONS = 6 };
 int bd_pair_options(bd_pair *pair, bd_option *list);
+/* Of --schedule, which sets schedule_name. */
+#define BD_SCHEDULE_HELP                                                                           \
+    "drafted tokens to verify: fixed (all; so if nothing is said), confidence (as far as the "     \
+    "confidence head makes it worthwhile), auto (what pays best, plainly where nothing does)"
 
-/* A causal target with tokenizer, draft and decoder; a block-diffusion folder is refused. */
+/* A causal target with tokenizer, draft and decoder; a block-diffusion folder is refused, and a
+ * schedule that the draft cannot follow. */
 bool bd_pair_open(bd_pair *pair, bd_error *err);
 /* Model, context and (unless `text` is false) tokenizer alone, of either kind. */
 bool bd_pair_open_model(bd_pair *pair, bool text, bd_error *err);

@@ -22,11 +22,25 @@ struct bd_decoder {
     // together when it is asked, so that plain decoding does not pay for a draft that rests.
     float *pending; // [PENDING, taps * H]
     int64_t pending_rows;
+    bd_pace pace;
 };
 
 // Rows of a prompt that the target reads at once: enough to keep its products busy, few enough that
 // their activations stay small. And rows of features that wait at most.
 enum { CHUNK = 512, PENDING = 256 };
+
+/* One proposal about nothing: weights are read and packed when they are first used, which takes as
+ * long as dozens of passes and is no part of any text. */
+static bool warm_up(bd_decoder *d, bd_error *err)
+{
+    const bd_hidden nothing = {.features = d->pending, .rows = 1};
+    bd_proposal proposal = {0};
+    if (!bd_draft_begin(d->session, &nothing, err) ||
+        bd_draft_propose(d->session, 0, &proposal, err) < 0)
+        return false;
+    bd_draft_truncate(d->session, 0);
+    return true;
+}
 
 bd_decoder *bd_decoder_create(bd_model *target, bd_draft *draft, int64_t capacity, bd_error *err)
 {
@@ -40,7 +54,10 @@ bd_decoder *bd_decoder_create(bd_model *target, bd_draft *draft, int64_t capacit
                    (long long)capacity);
         return NULL;
     }
-    *d = (bd_decoder){.target = target, .draft = draft, .tokens = tokens};
+    int64_t block =
+        draft ? bd_draft_variant_tokens(draft->config.variant, draft->config.block_size) : 0;
+    *d = (bd_decoder){
+        .target = target, .draft = draft, .tokens = tokens, .pace = bd_pace_new(block)};
     d->cache = bd_cache_create(target, capacity, err);
     d->scratch = d->cache ? bd_arena_create(0, err) : NULL;
     d->arena = d->scratch ? bd_arena_create(0, err) : NULL;
@@ -51,7 +68,7 @@ bd_decoder *bd_decoder_create(bd_model *target, bd_draft *draft, int64_t capacit
         if (d->session && !d->pending)
             bd_fail_as(err, BD_ERROR_SYSTEM, "no memory for the features of %d tokens", PENDING);
     }
-    if (!d->arena || (draft && (!d->session || !d->pending))) {
+    if (!d->arena || (draft && (!d->session || !d->pending || !warm_up(d, err)))) {
         bd_decoder_free(d);
         return NULL;
     }
@@ -267,6 +284,11 @@ bd_model *bd_decoder_target(const bd_decoder *d)
 bd_arena *bd_decoder_scratch(bd_decoder *d)
 {
     return d->scratch;
+}
+
+bd_pace *bd_decoder_pace(bd_decoder *d)
+{
+    return &d->pace;
 }
 
 bd_draft *bd_decoder_draft(const bd_decoder *d)

@@ -13,6 +13,7 @@
 #ifndef BD_DRAFT_DECODER_H
 #define BD_DRAFT_DECODER_H
 
+#include "draft/pace.h"
 #include "draft/session.h"
 
 typedef struct bd_decoder bd_decoder;
@@ -52,6 +53,9 @@ int64_t bd_decoder_length(const bd_decoder *decoder); /* tokens read */
 int64_t bd_decoder_capacity(const bd_decoder *decoder);
 bd_model *bd_decoder_target(const bd_decoder *decoder);
 bd_draft *bd_decoder_draft(const bd_decoder *decoder); /* NULL: none */
+
+/* What target and draft cost here and how drafts have done, from text to text. */
+bd_pace *bd_decoder_pace(bd_decoder *decoder);
 
 /* An arena that lives as long as the decoder, for whoever drives it. */
 bd_arena *bd_decoder_scratch(bd_decoder *decoder);

@@ -507,6 +507,11 @@ bool bd_draft_save(const bd_draft *draft, const char *folder, bd_dtype dtype, bd
 
 // --- what a draft needs of its target ------------------------------------------------------------
 
+bool bd_draft_has_confidence(const bd_draft *draft)
+{
+    return draft->config.variant == &bd_draft_dspark && draft->config.markov.confidence;
+}
+
 int64_t bd_draft_feature_width(const bd_draft *draft)
 {
     return draft->config.tap_count * draft->config.stack.hidden;

@@ -64,6 +64,9 @@ bool bd_draft_save(const bd_draft *draft, const char *folder, bd_dtype dtype, bd
 /* Tensors and values a draft of this description has, without making it. */
 void bd_draft_size(const bd_draft_config *config, int64_t *tensors, int64_t *values);
 
+/* Does it say how sure it is of each token (DSpark with a confidence head)? */
+bool bd_draft_has_confidence(const bd_draft *draft);
+
 /* Width of one token's features: one hidden state per tap. */
 int64_t bd_draft_feature_width(const bd_draft *draft);
 

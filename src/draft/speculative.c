@@ -6,7 +6,6 @@
 #include "base/progress.h"
 #include "base/random.h"
 #include "diffusion/completion.h"
-#include "draft/pace.h"
 
 bd_generation bd_generation_default(void)
 {
@@ -60,7 +59,7 @@ typedef struct {
     bd_decoder *decoder;
     const bd_generation *options;
     bd_generation_report *report;
-    bd_pace pace;
+    bd_pace *pace;   // the decoder's
     bd_arena *arena; // the decoder's
     int32_t *out;
     int64_t count;    // tokens in out
@@ -123,18 +122,19 @@ static int64_t wanted(const text *t)
 {
     const bd_generation *o = t->options;
     int64_t limit = BD_MOST_BLOCK;
-    if (o->adaptive && !bd_pace_draft(&t->pace))
-        return 0;
     if (o->most_proposed >= 0 && o->most_proposed < limit)
         limit = o->most_proposed;
     // A token at the last place comes from the target anyway.
     int64_t room = o->most - t->count - 1;
     if (!o->whole_blocks && room < limit)
         limit = room;
-    return limit;
+    if (limit > t->pace->block)
+        limit = t->pace->block;
+    const bd_draft *draft = bd_decoder_draft(t->decoder);
+    return bd_pace_plan(t->pace, o->schedule, limit, draft && bd_draft_has_confidence(draft));
 }
 
-static void count_cycle(text *t, const bd_cycle *c)
+static void count_cycle(text *t, const bd_cycle *c, bd_pace_cycle *timing)
 {
     bd_generation_report *r = t->report;
     r->cycles++;
@@ -148,9 +148,35 @@ static void count_cycle(text *t, const bd_cycle *c)
     // The base was brought by the pass before; the bonus is this pass's, if the text goes on.
     int64_t produced = c->emitted - 1 + !t->ended;
     r->produced[produced]++;
-    bd_pace_note(&t->pace, c->count > 0, c->draft_seconds + c->verify_seconds, produced);
+    timing->verified = c->count;
+    timing->accepted = c->accepted;
+    timing->made = produced;
+    timing->draft_seconds = c->draft_seconds;
+    timing->pass_seconds = c->verify_seconds;
+    bd_pace_note(t->pace, timing);
     if (t->options->cycle)
         t->options->cycle(t->options->self, c);
+}
+
+/* Ask the draft, and leave out of its tokens what is not worth verifying. */
+static bool propose(text *t, bd_proposal *proposal, bd_pace_cycle *timing, bd_error *err)
+{
+    proposal->limit = wanted(t);
+    proposal->sampling = &t->options->sampling;
+    proposal->backbone_only = t->options->backbone_only;
+    if (proposal->limit <= 0)
+        return true;
+    if (bd_decoder_propose(t->decoder, t->next, proposal, err) < 0)
+        return false;
+    timing->proposed = proposal->count;
+    if (!proposal->confidence || t->options->schedule == BD_DRAFT_FIXED)
+        return true;
+    proposal->count = bd_pace_cut(t->pace, proposal->confidence, proposal->count);
+    // The session's memory is free for other things by the time the cycle is noted.
+    size_t bytes = (size_t)proposal->count * sizeof(float);
+    timing->confidence =
+        memcpy(bd_arena_floats(t->arena, proposal->count), proposal->confidence, bytes);
+    return true;
 }
 
 /* One cycle: the newest token becomes text, tokens after it are proposed and verified. */
@@ -162,10 +188,9 @@ static bool run_cycle(text *t, bd_error *err)
         return true;
     size_t mark = bd_arena_mark(t->arena);
     double start = bd_seconds();
-    bd_proposal proposal = {.limit = wanted(t),
-                            .sampling = &t->options->sampling,
-                            .backbone_only = t->options->backbone_only};
-    if (proposal.limit > 0 && bd_decoder_propose(t->decoder, t->next, &proposal, err) < 0)
+    bd_proposal proposal = {0};
+    bd_pace_cycle timing = {0};
+    if (!propose(t, &proposal, &timing, err))
         return false;
     double drafted = bd_seconds();
 
@@ -188,7 +213,7 @@ static bool run_cycle(text *t, bd_error *err)
     c.emitted += put(t, block + 1, accepted);
     t->next = bonus;
     t->position += accepted + 1;
-    count_cycle(t, &c);
+    count_cycle(t, &c, &timing);
     bd_arena_release(t->arena, mark);
     return true;
 }
@@ -208,6 +233,8 @@ bool bd_generation_fits(int64_t prompt, int64_t most, int64_t capacity, bd_error
 static bool check(const bd_decoder *decoder, int64_t count, const bd_generation *o, bd_error *err)
 {
     const bd_draft *draft = bd_decoder_draft(decoder);
+    if (o->schedule == BD_DRAFT_CONFIDENCE && !(draft && bd_draft_has_confidence(draft)))
+        return bd_fail(err, "schedule confidence: the draft has no confidence head");
     int64_t extra = o->whole_blocks && draft ? draft->config.block_size : 0;
     return bd_sampling_check(&o->sampling, err) &&
            bd_generation_fits(count, o->most, bd_decoder_capacity(decoder) - extra, err);
@@ -228,9 +255,10 @@ int64_t bd_generate(bd_decoder *decoder, const int32_t *prompt, int64_t count,
               .report = report,
               .out = out,
               .position = count,
-              .pace = bd_pace_begin(),
+              .pace = bd_decoder_pace(decoder),
               .arena = bd_decoder_scratch(decoder)};
     size_t mark = bd_arena_mark(t.arena);
+    bd_pace_begin(t.pace, options->most);
     double start = bd_seconds();
     const float *logits = bd_decoder_follow(decoder, prompt, count, err);
     bool ok = logits != NULL;

@@ -38,8 +38,8 @@ typedef struct {
     const int32_t *stop; /* tokens that end the text; they are part of it */
     int64_t stop_count;
     int64_t most_proposed; /* per cycle; 0: plain decoding; negative: all that the draft gives */
-    bool adaptive;         /* decode plainly while drafting does not pay; the output is the same */
-    bool backbone_only;    /* proposals without the variant's head (session.h) */
+    bd_draft_schedule schedule; /* how many are proposed and verified; the output is the same */
+    bool backbone_only;         /* proposals without the variant's head (session.h) */
     bool whole_blocks; /* for traces: propose and verify whole blocks, also after the last token */
     void *self;
     /* New tokens as they come; false ends the text there. NULL: not wanted. */

@@ -1,5 +1,6 @@
 # drafting.sh - a small text, tokenizer and target for tests of drafter training; source after lib.sh.
-# $target, $corpus; $small: sizes and budget of a draft; variant NAME prints what NAME needs beside them.
+# $target, $corpus; $small: sizes and budget of a draft; variant NAME prints what NAME needs beside them. Set
+# $target_steps before for a target that writes sensible text (30).
 i=0
 while [ $i -lt 400 ]; do
     echo "entry $i: the block of $((i % 7)) tokens follows the block of $((i % 5)) tokens, and so on."
@@ -11,7 +12,7 @@ quiet() { "$@" >"$work/out" 2>"$work/err" || { cat "$work/err"; return 1; }; }
 check "tokenizer" quiet "$BDLM" tokenizer train "$corpus" --out "$work/tokenizer" --vocab-size 320
 check "target" quiet "$BDLM" pretrain --train-files "$corpus" --tokenizer "$work/tokenizer" --out "$work/target" \
     --hidden-size 32 --num-hidden-layers 4 --num-attention-heads 2 --num-key-value-heads 1 --intermediate-size 48 \
-    --sequence-length 32 --batch-size 4 --max-steps 30 --lr 5e-3
+    --sequence-length 32 --batch-size 4 --max-steps ${target_steps:-30} --lr 5e-3
 small="--num-hidden-layers 2 --num-attention-heads 2 --num-key-value-heads 1 --head-dim 16 --intermediate-size 32
     --block-size 4 --num-anchors 8 --batch-size 4 --lr 5e-3"
 variant() {

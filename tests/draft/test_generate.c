@@ -206,7 +206,7 @@ static void drafts_never_change_the_text(void **state)
             assert_memory_equal(plain, drafted, sizeof plain);
         }
         assert_true(b.cycles <= a.cycles && b.drafted_cycles > 0);
-        g.adaptive = true;
+        g.schedule = BD_DRAFT_AUTO;
         text_of(&c, c.draft, g, drafted, &b);
         assert_memory_equal(plain, drafted, sizeof plain);
         close_case(&c);

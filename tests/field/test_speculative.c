@@ -117,7 +117,7 @@ static void sample_slots(bd_draft_decoding *d)
         float *q = bd_arena_floats(d->arena, V), *logits = bd_arena_floats(d->arena, V);
         bd_model_logits(d->draft->target, d->hidden + (i + 1) * H, 1, logits, d->arena);
         bd_sampling_probabilities(&hot, logits, V, q, d->arena);
-        uint64_t key = bd_random_key(d->sampling->seed, 0, 0, 0);
+        uint64_t key = bd_random_key(d->sampling ? d->sampling->seed : 0, 0, 0, 0);
         d->tokens[i] = bd_sampling_pick(
             q, V, bd_random_uniform(key, BD_STREAM_DRAFT, (uint32_t)(d->position + 1 + i)));
         d->q[i] = q;
@@ -279,28 +279,32 @@ static void statistics_add_up(void **state)
 }
 
 /* #50 ds4#676 (https://github.com/antirez/ds4/issues/676): slower with a draft than without. With
- * made-up times: a draft that never helps costs under 3 % of a long text, one that helps is not
- * held back. */
+ * made-up times: a draft that never helps costs under 3 % of a text, one that helps is not held
+ * back. More of this: tests/draft/test_pace.c. */
 static void drafting_rests_where_it_does_not_pay(void **state)
 {
     (void)state;
     enum { TOKENS = 1000 };
     for (int good = 0; good < 2; good++) {
-        bd_pace pace = bd_pace_begin();
+        bd_pace pace = bd_pace_new(15);
+        bd_pace_begin(&pace, TOKENS);
         double seconds = 0;
         int64_t tokens = 0, drafted = 0, cycles = 0;
         while (tokens < TOKENS) {
-            bool draft = bd_pace_draft(&pace);
-            double cost = draft ? 2.2 : 1; // a block of 16 on this kind of machine
-            int64_t produced = draft && good ? 5 : 1;
-            bd_pace_note(&pace, draft, cost, produced);
-            seconds += cost;
-            tokens += produced;
-            drafted += draft;
+            int64_t n = bd_pace_plan(&pace, BD_DRAFT_AUTO, 15, false);
+            bd_pace_cycle c = {.proposed = n, .verified = n};
+            c.draft_seconds = n > 0 ? 0.45 : 0; // 2.2 a block of 16 on this kind of machine
+            c.pass_seconds = 1 + 0.05 * (double)n;
+            c.accepted = !good ? 0 : n < 4 ? n : 4;
+            c.made = c.accepted + 1;
+            bd_pace_note(&pace, &c);
+            seconds += c.draft_seconds + c.pass_seconds;
+            tokens += c.made;
+            drafted += n > 0;
             cycles++;
         }
         if (good)
-            assert_true(drafted == cycles - 2 && seconds < 0.46 * TOKENS);
+            assert_true(drafted > cycles - 10 && seconds < 0.46 * TOKENS);
         else
             assert_true(drafted > 0 && seconds < TOKENS / 0.97);
     }
