@@ -96,7 +96,7 @@ static bool one(evaluation *e, int64_t index, bd_arena *arena, bd_error *err)
     return ok;
 }
 
-/* Failed samples are counted and the first one is named; all failed is a failure (exit 1). */
+/* Failed samples are counted and named; all failed is a failure (exit 1). */
 static bool evaluate(evaluation *e, bd_error *err)
 {
     bd_arena *arena = bd_arena_create(0, err);
@@ -105,9 +105,12 @@ static bool evaluate(evaluation *e, bd_error *err)
     bd_progress *progress = bd_progress_begin("draft eval", e->prompts.count);
     for (int64_t i = 0; i < e->prompts.count && !bd_stop_requested; i++) {
         bd_error why = {0};
-        if (!one(e, i, arena, &why) && e->failed++ == 0)
-            snprintf(e->first_failure, sizeof e->first_failure, "prompt %lld: %.200s",
-                     (long long)i + 1, why.message);
+        if (!one(e, i, arena, &why)) {
+            if (e->failed++ == 0)
+                snprintf(e->first_failure, sizeof e->first_failure, "prompt %lld: %.200s",
+                         (long long)i + 1, why.message);
+            fprintf(stderr, "draft eval: prompt %lld failed: %s\n", (long long)i + 1, why.message);
+        }
         bd_progress_update(progress, i + 1, "acceptance length %.2f",
                            bd_generation_accept_length(&e->all.totals));
     }
