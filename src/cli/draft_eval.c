@@ -27,6 +27,7 @@ typedef struct {
     bool json;
     category all, list[MOST_CATEGORIES];
     int count;
+    bd_generation_totals plain; // the same prompts without the draft
     int64_t failed;
     char first_failure[300];
 } evaluation;
@@ -57,7 +58,7 @@ static bool one(evaluation *e, int64_t index, bd_arena *arena, bd_error *err)
     int32_t stops[BD_MOST_STOPS];
     bd_tokens prompt = {0};
     bd_generation options = bd_generation_default();
-    bd_generation_report report;
+    bd_generation_report report, plain;
     int64_t accepted = 0, cycles = 0, block = e->pair.drafter->config.block_size;
     size_t mark = bd_arena_mark(arena);
     bool ok = bd_tokenizer_encode(e->pair.text, text, strlen(text), NULL, &prompt, err);
@@ -71,14 +72,21 @@ static bool one(evaluation *e, int64_t index, bd_arena *arena, bd_error *err)
     if (ok && need > e->pair.context)
         ok = bd_fail(err, "%lld tokens with the answer, the context has %lld", (long long)need,
                      (long long)e->pair.context);
+    ok = ok && bd_generate(e->pair.decoder, prompt.ids, prompt.count, &options,
+                           bd_arena_ints(arena, options.most), &report, err) >= 0;
+    options.most_proposed = 0;
+    options.schedule = BD_DRAFT_FIXED;
     ok = ok &&
+         // The prompt is read again, so that both ways begin with the same.
+         bd_decoder_follow(e->pair.decoder, prompt.ids, 1, err) &&
          bd_generate(e->pair.decoder, prompt.ids, prompt.count, &options,
-                     bd_arena_ints(arena, options.most), &report, err) >= 0 &&
+                     bd_arena_ints(arena, options.most), &plain, err) >= 0 &&
          bd_validate_draft(e->pair.decoder, prompt.ids, prompt.count, e->ar_tokens,
                            block - 1 + e->pair.drafter->config.variant->label_shift, &accepted,
                            &cycles, err);
     if (ok) {
         const char *name = e->prompts.categories[index];
+        bd_generation_totals_add(&e->plain, &plain);
         add(&e->all, &report, accepted, cycles);
         if (name)
             add(find_category(e, name), &report, accepted, cycles);
@@ -88,7 +96,7 @@ static bool one(evaluation *e, int64_t index, bd_arena *arena, bd_error *err)
     return ok;
 }
 
-/* Failed samples are counted and the first one is named; all failed is a failure (exit 1). */
+/* Failed samples are counted and named; all failed is a failure (exit 1). */
 static bool evaluate(evaluation *e, bd_error *err)
 {
     bd_arena *arena = bd_arena_create(0, err);
@@ -97,9 +105,12 @@ static bool evaluate(evaluation *e, bd_error *err)
     bd_progress *progress = bd_progress_begin("draft eval", e->prompts.count);
     for (int64_t i = 0; i < e->prompts.count && !bd_stop_requested; i++) {
         bd_error why = {0};
-        if (!one(e, i, arena, &why) && e->failed++ == 0)
-            snprintf(e->first_failure, sizeof e->first_failure, "prompt %lld: %.200s",
-                     (long long)i + 1, why.message);
+        if (!one(e, i, arena, &why)) {
+            if (e->failed++ == 0)
+                snprintf(e->first_failure, sizeof e->first_failure, "prompt %lld: %.200s",
+                         (long long)i + 1, why.message);
+            fprintf(stderr, "draft eval: prompt %lld failed: %s\n", (long long)i + 1, why.message);
+        }
         bd_progress_update(progress, i + 1, "acceptance length %.2f",
                            bd_generation_accept_length(&e->all.totals));
     }
@@ -141,6 +152,10 @@ static void report(const evaluation *e)
         for (int i = 0; i < e->count; i++)
             json_object_set_new(categories, e->list[i].name, to_json(&e->list[i]));
         json_object_set_new(out, "categories", categories);
+        json_object_set_new(out, "plain_tokens_per_second",
+                            json_real(bd_generation_rate(&e->plain)));
+        json_object_set_new(out, "ar_skips_head",
+                            json_boolean(e->pair.drafter->config.variant->validated_plain));
         json_object_set_new(out, "failed", json_integer(e->failed));
         json_dumpf(out, stdout, JSON_INDENT(2));
         putchar('\n');
@@ -152,6 +167,9 @@ static void report(const evaluation *e)
     for (int i = 0; i < e->count; i++)
         print_line(e->list[i].name, &e->list[i]);
     print_line("all", &e->all);
+    printf("plain decoding: %.1f tokens/s\n", bd_generation_rate(&e->plain));
+    if (e->pair.drafter->config.variant->validated_plain)
+        printf("AR skips this variant's selector or reranker, as the reference does\n");
     fflush(stdout);
     bd_generation_print_positions(&e->all.totals);
 }

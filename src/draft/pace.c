@@ -145,7 +145,12 @@ static double drafted_rate(const bd_pace *pace)
 double bd_pace_allowance(const bd_pace *pace)
 {
     int64_t tokens = pace->made > pace->most ? pace->made : pace->most;
-    return ALLOWED_LOSS * (double)tokens * bd_pace_pass_seconds(pace, 1);
+    // Drafts often fail where a text begins and do well later on: while they lose, a part of what
+    // may be lost is kept for then.
+    double share = (double)tokens;
+    if (pace->lost > 0)
+        share = ((double)tokens + 2 * (double)pace->made) / 3;
+    return ALLOWED_LOSS * share * bd_pace_pass_seconds(pace, 1);
 }
 
 // --- decisions -----------------------------------------------------------------------------------

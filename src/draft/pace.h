@@ -86,7 +86,7 @@ double bd_pace_expected(const bd_pace *pace, int64_t verified);
 /* The length in 1 .. limit with most tokens a second, and that rate. */
 int64_t bd_pace_best_length(const bd_pace *pace, int64_t limit, double *rate);
 
-/* More seconds than this may drafting not lose in this text. */
+/* More seconds than this may drafting not have lost in this text up to now. */
 double bd_pace_allowance(const bd_pace *pace);
 
 #endif

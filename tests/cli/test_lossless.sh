@@ -55,6 +55,10 @@ check "no confidence head" refuses 2 "has no confidence head (a domino draft)" $
 check "nothing to schedule" refuses 2 "--schedule wants --draft" $say --schedule auto
 check "an unknown schedule" refuses 2 "fixed, confidence, auto" $say $dspark --schedule always
 check "eval" quiet "$BDLM" draft eval -m "$target" $dspark "$work/prompts.jsonl" -n 20 --schedule confidence
+check "plain decoding beside it" grep -q '^plain decoding: ' "$work/out"
+printf "{\"turns\": [\"entry\"]}\n{\"turns\": [\"\"]}\n" >"$work/some.jsonl"
+check "eval with one that fails" quiet "$BDLM" draft eval -m "$target" $dspark "$work/some.jsonl" -n 20
+check "which is named" grep -q "prompt 2 failed: no tokens" "$work/err"
 check "eval without a head" refuses 2 "has no confidence head" "$BDLM" draft eval -m "$target" \
     -md "$work/drafts/dflash-seed0/latest" "$work/prompts.jsonl" --schedule confidence
 finish

@@ -128,6 +128,9 @@ static void plans(void **state)
     assert_int_equal(bd_pace_plan(&p, BD_DRAFT_AUTO, 0, false), 0);
     assert_int_equal(bd_pace_plan(&p, BD_DRAFT_AUTO, 7, true), 7); // its head will cut
     check_near(bd_pace_allowance(&p), 25, 1e-9);
+    p.lost = 1; // a part is kept for later
+    check_near(bd_pace_allowance(&p), 0.025 * 1002 / 3, 1e-9);
+    p.made = 1000;
     p.lost = 24.35; // 0.5 + 0.1 n more may be lost
     assert_int_equal(bd_pace_plan(&p, BD_DRAFT_AUTO, 7, false), 1);
     p.lost = 24.45;
