@@ -99,11 +99,20 @@ $(BUILD)/examples/%: examples/%.c $(LIB)
 	@mkdir -p $(@D)
 	@$(CC) -std=c17 -Iinclude $(WARN) $(OPT) $(SANITIZE_FLAGS) $(COVERAGE_FLAGS) -MMD -MP -o $@ $< $(LIB) $(ALL_LIBS)
 
+# The program without distillation, and without rollouts to learn from: other training has the same
+# bytes (tests/cli/test_linked.sh).
+$(PROGRAM)-without-distill: tests/link/without_distill.c $(CLI_OBJ) $(OBJ)
+	@echo "  LINK $@"; $(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(filter-out %/distill.o %/probe_distill.o, \
+	    $(CLI_OBJ)) $(filter-out $(BUILD)/src/distill/%,$(OBJ)) $(ALL_LIBS)
+$(PROGRAM)-without-rollout: tests/link/without_rollout.c $(CLI_OBJ) $(LIB)
+	@echo "  LINK $@"; $(CC) $(ALL_CFLAGS) $(LDFLAGS) -Wl,--wrap=bd_prepare_rollout -o $@ $< $(CLI_OBJ) $(LIB) $(ALL_LIBS)
+LINKED := $(PROGRAM)-without-distill $(PROGRAM)-without-rollout
+
 ROOM_TESTS := $(filter $(BUILD)/tests/$(ROOM)/%,$(TESTS))
 test-room: $(ROOM_TESTS)
 	@tools/run-tests $(ROOM_TESTS)
 
-run-tests: $(TESTS) $(PROGRAM) $(EXAMPLES)
+run-tests: $(TESTS) $(PROGRAM) $(LINKED) $(EXAMPLES)
 	@BDLM=$(PROGRAM) tools/run-tests $(TESTS) $(wildcard tests/cli/test_*.sh)
 
 # Packages are looked at first and pkg-config asked again afterwards, hence the second make; on all
