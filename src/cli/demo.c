@@ -270,7 +270,8 @@ static bool conclude(demo *d, double began, bd_error *err)
     run_rows(d, "target");
     run_rows(d, "draft");
     bool ok = compare_rows(d, "f32", err) && compare_rows(d, "bf16", err) &&
-              bd_demo_blocks_rows(d, err) && bd_demo_distill_rows(d, err);
+              bd_demo_blocks_rows(d, err) && bd_demo_distill_rows(d, err) &&
+              bd_demo_compare_rows(d, err);
     bd_demo_row(d, "seconds", "%.0f", bd_seconds() - began);
     char *table = json_dumps(d->table, JSON_COMPACT);
     const char *runs[] = {bd_demo_path(d, "target"), bd_demo_path(d, "draft"),
@@ -290,7 +291,8 @@ static bool prepare(const demo *d, bd_error *err)
 {
     static const char *const runs[] = {
         "target",          "draft",   "student",    "tokenizer",  "exercises-tokenizer",
-        "exercises-start", "teacher", "apprentice", "fine-tuned", "distilled"};
+        "exercises-start", "teacher", "apprentice", "fine-tuned", "distilled",
+        "states",          "drafters"};
     if (!bd_folder_make(d->out, err))
         return false;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
@@ -318,7 +320,7 @@ static bool tell(demo *d, bd_error *err)
     return prepare(d, err) && train_tokenizer(d, err) && train_target(d, err) &&
            regenerate(d, err) && train_draft(d, err) && compare(d, "f32", err) &&
            compare(d, "bf16", err) && bd_demo_blocks(d, err) && bd_demo_distill(d, err) &&
-           conclude(d, began, err);
+           bd_demo_compare(d, err) && conclude(d, began, err);
 }
 
 int bd_command_demo(int argc, char **argv)

@@ -49,4 +49,8 @@ bool bd_demo_blocks_rows(bd_demo *demo, bd_error *err);
 bool bd_demo_distill(const bd_demo *demo, bd_error *err);
 bool bd_demo_distill_rows(bd_demo *demo, bd_error *err);
 
+/* Two drafters with one budget; their rows of the table. */
+bool bd_demo_compare(const bd_demo *demo, bd_error *err);
+bool bd_demo_compare_rows(bd_demo *demo, bd_error *err);
+
 #endif
