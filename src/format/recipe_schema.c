@@ -126,10 +126,12 @@ const bd_recipe_option bd_recipe_table[] = {
     ABOVE("draft", "lilicorr_mlp_ratio", NULL, 0, 1e6, "lilicorr: its MLP's width over its own (required)"),
     INT("draft", "lilicorr_factor_dim", NULL, 1, MOST_SIZE, "lilicorr: width of the factors (required)"),
     ABOVE("draft", "lilicorr_vector_eps", NULL, 0, 0.5, "lilicorr: least norm a factor is divided by (required)"),
+    NUMBER("draft", "conv_projection_init_std", "0", 0, 1e6, "lilicorr: deviation its convolutions' coefficients start with"),
     ABOVE("draft", "lilicorr_logit_scale", NULL, 0, 1e6, "lilicorr: what cosines are multiplied by (required)"),
     NUMBER("draft", "lilicorr_w_ce", NULL, 0, 1e6, "lilicorr: weight of the cross entropy (required)"),
     NUMBER("draft", "lilicorr_w_margin", NULL, 0, 1e6, "lilicorr: weight of the margin term (required)"),
     NUMBER("draft", "lilicorr_w_pen", NULL, 0, 1e6, "lilicorr: weight of the penalty (required)"),
+    NUMBER("draft", "lilicorr_w_cal", "0", 0, 1e6, "lilicorr: weight of the calibration against the target"),
     ABOVE("draft", "lilicorr_margin", NULL, 0, 1e6, "lilicorr: how far the label should be ahead"),
 
     // --- distill
