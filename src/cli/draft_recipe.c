@@ -191,6 +191,7 @@ static bool describe(const bd_recipe *recipe, const bd_draft_data *t, bd_draft_c
     config->window = bd_recipe_has(recipe, "draft.swa_window_size")
                          ? bd_recipe_int(recipe, "draft.swa_window_size")
                          : 0;
+    config->sink = bd_recipe_bool(recipe, "draft.attention_sink");
     config->causality = bd_recipe_is(recipe, "draft.draft_attention", "causal")
                             ? BD_DRAFT_CAUSAL
                             : BD_DRAFT_BIDIRECTIONAL;
