@@ -124,6 +124,7 @@ static bool lilicorr_head(const bd_recipe *recipe, bd_draft_config *config, bd_e
                              .logit_scale = bd_recipe_number(recipe, names[6])};
     config->convolution.kernel_size = int_or(recipe, "draft.conv_kernel_size", 0);
     config->convolution.group_size = int_or(recipe, "draft.conv_group_size", 0);
+    config->convolution.projection_std = bd_recipe_number(recipe, "draft.conv_projection_init_std");
     return true;
 }
 
@@ -161,6 +162,7 @@ static void objective_of_variant(const bd_recipe *recipe, bd_draft_objective *ob
     objective->lattice_ce = number_or_unset(recipe, "draft.lilicorr_w_ce");
     objective->lattice_margin_weight = number_or_unset(recipe, "draft.lilicorr_w_margin");
     objective->lattice_penalty = number_or_unset(recipe, "draft.lilicorr_w_pen");
+    objective->lattice_calibration = (float)bd_recipe_number(recipe, "draft.lilicorr_w_cal");
     objective->lattice_margin = number_or_unset(recipe, "draft.lilicorr_margin");
 }
 
@@ -189,6 +191,7 @@ static bool describe(const bd_recipe *recipe, const bd_draft_data *t, bd_draft_c
     config->window = bd_recipe_has(recipe, "draft.swa_window_size")
                          ? bd_recipe_int(recipe, "draft.swa_window_size")
                          : 0;
+    config->sink = bd_recipe_bool(recipe, "draft.attention_sink");
     config->causality = bd_recipe_is(recipe, "draft.draft_attention", "causal")
                             ? BD_DRAFT_CAUSAL
                             : BD_DRAFT_BIDIRECTIONAL;

@@ -21,6 +21,8 @@ void bd_probe_lattice_objective(bd_probe *probe, json_t *options, bd_draft_objec
         (float)bd_probe_option(probe, options, "dflash_lilicorr_w_margin", 0);
     objective->lattice_penalty =
         (float)bd_probe_option(probe, options, "dflash_lilicorr_w_pen", 0.25);
+    objective->lattice_calibration =
+        (float)bd_probe_option(probe, options, "dflash_lilicorr_w_cal", 0);
     objective->lattice_margin = (float)bd_probe_option(probe, options, "dflash_lilicorr_margin", 2);
 }
 

@@ -199,7 +199,7 @@ void bd_convolution_build(bd_draft *draft, bd_draft_builder *builder)
     }
 }
 
-void bd_convolution_initialize(bd_draft *draft)
+void bd_convolution_initialize(bd_draft *draft, uint64_t seed)
 {
     int64_t hidden = draft->config.stack.hidden, taps = draft->config.convolution.kernel_size;
     for (int64_t i = 0; i < 2 * draft->config.stack.layers; i++) {
@@ -209,4 +209,12 @@ void bd_convolution_initialize(bd_draft *draft)
                 base->value[side * taps * hidden + c] = 1; // tap 0: the row itself
         bd_parameter_changed(base);
     }
+    if (!(draft->config.convolution.projection_std > 0))
+        return;
+    // Keyed by the place in the list, as all starting values are (draft.c).
+    for (int64_t i = 0; i < draft->parameters.count; i++)
+        for (int64_t k = 0; k < 2 * draft->config.stack.layers; k++)
+            if (draft->parameters.items[i] == draft->convolutions[k].projection)
+                bd_parameter_normal(draft->parameters.items[i], seed, i,
+                                    draft->config.convolution.projection_std);
 }

@@ -38,8 +38,9 @@ bool bd_convolution_read_config(bd_draft_config *config, json_t *root, const cha
 void bd_convolution_write_config(const bd_draft_config *config, json_t *nested);
 bool bd_convolution_check_config(const bd_draft_config *config, const char *where, bd_error *err);
 
-/* The tensors of all layers, and their start as identities. */
+/* The tensors of all layers, and their start: identities as long as projection_std is 0, which
+ * only lilicorr sets (dflash2-lilicorr 5.8). */
 void bd_convolution_build(bd_draft *draft, bd_draft_builder *builder);
-void bd_convolution_initialize(bd_draft *draft);
+void bd_convolution_initialize(bd_draft *draft, uint64_t seed);
 
 #endif

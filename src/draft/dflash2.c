@@ -76,7 +76,7 @@ static void build(bd_draft *draft, bd_draft_builder *builder)
 static void initialize(bd_draft *draft, uint64_t seed)
 {
     (void)seed;
-    bd_convolution_initialize(draft);
+    bd_convolution_initialize(draft, seed);
 }
 
 // --- the backbone's loss -------------------------------------------------------------------------

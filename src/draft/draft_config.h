@@ -26,6 +26,7 @@ typedef enum { BD_DRAFT_BIDIRECTIONAL, BD_DRAFT_CAUSAL, BD_DRAFT_BY_LAYER } bd_d
 /* Convolutions around the sublayers (convolution.h); kernel_size 0: none. */
 typedef struct {
     int64_t kernel_size, group_size; /* taps, channels that share their dynamic coefficients */
+    double projection_std; /* deviation of a new draft's dynamic coefficients; 0: they start at 0 */
 } bd_convolution_config;
 
 /* DFlash2's selector (selector.h). */

@@ -51,7 +51,7 @@ bd_value *bd_lattice_pair(bd_tape *tape, bd_value *out, bd_value *in, float scal
 /* --- what a step makes of the scores ---------------------------------------------------------- */
 
 typedef struct {
-    double ce, margin_weight, penalty; /* weights of the three terms */
+    double ce, margin_weight, penalty, calibration; /* weights of the four terms */
     double margin;
 } bd_lattice_weights;
 
@@ -62,18 +62,19 @@ typedef struct {
     const int32_t *labels;     /* [blocks, slots] */
     const uint8_t *valid;      /* [blocks]: supervised in all slots */
     const float *start, *pair; /* [blocks, K], [blocks, slots - 1, K, K] */
-    const float *teacher;      /* [blocks, slots, K] logits of the candidates; NULL: no penalty */
+    const float *teacher; /* [blocks, slots, K] logits of the candidates; NULL: neither penalty nor
+                            calibration */
 } bd_lattice_blocks;
 
 /* Sums over used slots, resp. valid blocks. */
 typedef struct {
-    double used, ce, margin, penalty;
+    double used, ce, margin, penalty, calibration;
     double valid, selected, top1, oracle, exact, zero;
     double slots, in_lattice; /* over slots of valid blocks */
     double right, gap, gap_hit;
 } bd_lattice_result;
 
-/* The three means' weighted sum, [used slots at least 1] in the denominator. Gradients of it times
+/* The four means' weighted sum, [used slots at least 1] in the denominator. Gradients of it times
  * `factor` are added to d_start and d_pair (NULL: not wanted). */
 double bd_lattice_judge(const bd_lattice_weights *weights, const bd_lattice_blocks *blocks,
                         double factor, float *d_start, float *d_pair, bd_lattice_result *result);

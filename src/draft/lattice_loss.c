@@ -55,6 +55,23 @@ static double penalty(const block_view *b, int64_t slot, const float *scores, do
     return sum;
 }
 
+/* KL(q, p) of q = softmax(t), the teacher among the candidates, and p = softmax(scores); gradient
+ * p - q. */
+static double calibration(const block_view *b, int64_t slot, const float *scores, double weight,
+                          float *d_scores)
+{
+    const float *t = b->teacher + slot * b->K;
+    double of_teacher = (double)bd_log_sum_exp(t, b->K), sum = 0;
+    double of_scores = (double)bd_log_sum_exp(scores, b->K);
+    for (int64_t j = 0; j < b->K; j++) {
+        double log_q = (double)t[j] - of_teacher, log_p = (double)scores[j] - of_scores;
+        sum += exp(log_q) * (log_q - log_p);
+        if (d_scores)
+            d_scores[j] += (float)(weight * (exp(log_p) - exp(log_q)));
+    }
+    return sum;
+}
+
 static void judge_slot(const bd_lattice_weights *weights, const block_view *b, int64_t slot,
                        double factor, bd_lattice_result *result)
 {
@@ -79,6 +96,8 @@ static void judge_slot(const bd_lattice_weights *weights, const block_view *b, i
     }
     if (weights->penalty > 0)
         result->penalty += penalty(b, slot, scores, factor * weights->penalty, d);
+    if (weights->calibration > 0)
+        result->calibration += calibration(b, slot, scores, factor * weights->calibration, d);
 }
 
 static block_view view(const bd_lattice_blocks *all, int64_t n, float *d_start, float *d_pair,
@@ -148,7 +167,8 @@ double bd_lattice_judge(const bd_lattice_weights *weights, const bd_lattice_bloc
                         double factor, float *d_start, float *d_pair, bd_lattice_result *result)
 {
     int64_t gold[256];
-    assert(blocks->shape.slots <= 256 && (blocks->teacher || !(weights->penalty > 0)));
+    assert(blocks->shape.slots <= 256 &&
+           (blocks->teacher || !(weights->penalty > 0 || weights->calibration > 0)));
     *result = (bd_lattice_result){0};
     double denominator = fmax(used_slots(blocks, gold), 1);
     for (int64_t n = 0; n < blocks->shape.blocks; n++) {
@@ -160,6 +180,6 @@ double bd_lattice_judge(const bd_lattice_weights *weights, const bd_lattice_bloc
         count_block(&blocks->shape, &b, result);
     }
     return (weights->ce * result->ce + weights->margin_weight * result->margin +
-            weights->penalty * result->penalty) /
+            weights->penalty * result->penalty + weights->calibration * result->calibration) /
            denominator;
 }

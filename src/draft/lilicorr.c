@@ -75,7 +75,10 @@ static bool read_config(bd_draft_config *config, json_t *root, const char *where
            size(root, where, "lilicorr_factor_dim", &l->factor, err) &&
            real(root, where, "lilicorr_vector_eps", &l->vector_eps, err) &&
            real(root, where, "lilicorr_logit_scale", &l->logit_scale, err) &&
-           bd_convolution_read_config(config, root, where, err);
+           bd_convolution_read_config(config, root, where, err) &&
+           bd_json_number_if(bd_draft_field_home(root, "conv_projection_init_std"), where,
+                             "conv_projection_init_std", 0, 1e6,
+                             &config->convolution.projection_std, err);
 }
 
 static void write_config(const bd_draft_config *config, json_t *root, json_t *nested)
@@ -127,6 +130,14 @@ static bool check_config(const bd_draft_config *config, const char *where, bd_er
         return bd_fail(err, "%s: lilicorr got %s without %s", where,
                        conv->kernel_size > 0 ? "conv_kernel_size" : "conv_group_size",
                        conv->kernel_size > 0 ? "conv_group_size" : "conv_kernel_size");
+    if (!(conv->projection_std >= 0) || isinf(conv->projection_std))
+        return bd_fail(err, "%s: conv_projection_init_std must be >= 0 and finite, got %g", where,
+                       conv->projection_std);
+    if (conv->projection_std > 0 && conv->kernel_size == 0)
+        return bd_fail(err,
+                       "%s: lilicorr got conv_projection_init_std without conv_kernel_size and "
+                       "conv_group_size",
+                       where);
     return conv->kernel_size == 0 || bd_convolution_check_config(config, where, err);
 }
 
@@ -250,7 +261,7 @@ static void initialize(bd_draft *draft, uint64_t seed)
     lattice_head *head = draft->head;
     float bound = sqrtf(6 / (4 * (float)head_width(&draft->config)));
     if (draft->convolutions)
-        bd_convolution_initialize(draft);
+        bd_convolution_initialize(draft, seed);
     for (int64_t i = 0; i < draft->parameters.count; i++) {
         bd_parameter *p = draft->parameters.items[i];
         if (p == head->out.weight || p == head->in.weight || p == head->anchor_out.weight)
@@ -432,9 +443,14 @@ static bool check_objective(const bd_draft_config *config, const bd_draft_object
         return bd_fail(err, "lilicorr needs all of its weights, these are not set: %s%s%s%s%s",
                        unset[0], count > 1 ? ", " : "", count > 1 ? unset[1] : "",
                        count > 2 ? ", " : "", count > 2 ? unset[2] : "");
-    if (isinf(o->lattice_ce + o->lattice_margin_weight + o->lattice_penalty))
+    if (!(o->lattice_calibration >= 0))
+        return bd_fail(err, "lilicorr_w_cal is %g, a weight of at least 0 expected",
+                       (double)o->lattice_calibration);
+    float sum =
+        o->lattice_ce + o->lattice_margin_weight + o->lattice_penalty + o->lattice_calibration;
+    if (isinf(sum))
         return bd_fail(err, "lilicorr: a weight is infinite");
-    if (o->lattice_ce + o->lattice_margin_weight + o->lattice_penalty == 0)
+    if (sum == 0)
         return bd_fail(err, "lilicorr: all of its weights are 0, so its head would not be trained");
     if (o->lattice_margin_weight > 0 && !(o->lattice_margin > 0 && !isinf(o->lattice_margin)))
         return bd_fail(err, "lilicorr_margin must be > 0 with lilicorr_w_margin > 0, got %g",
@@ -444,7 +460,7 @@ static bool check_objective(const bd_draft_config *config, const bd_draft_object
 
 static bool reads_teacher(const bd_draft_objective *objective)
 {
-    return objective->lattice_penalty > 0;
+    return objective->lattice_penalty > 0 || objective->lattice_calibration > 0;
 }
 
 /* The kept blocks: which slots they read, their labels, and whether they count. */
@@ -558,6 +574,7 @@ static void lattice_metrics(const bd_lattice_result *r, int64_t slots, double we
     bd_draft_loss_metric(loss, "lilicorr_ce", r->ce, r->used);
     bd_draft_loss_metric(loss, "lilicorr_margin", r->margin, r->used);
     bd_draft_loss_metric(loss, "lilicorr_penalty", r->penalty, r->used);
+    bd_draft_loss_metric(loss, "lilicorr_calibration", r->calibration, r->used);
     bd_draft_loss_metric(loss, "lilicorr_selected_prefix", r->selected, r->valid);
     bd_draft_loss_metric(loss, "lilicorr_top1_prefix", r->top1, r->valid);
     bd_draft_loss_metric(loss, "lilicorr_selected_minus_top1", r->selected - r->top1, r->valid);
@@ -591,7 +608,8 @@ static void run_loss(bd_draft_step *step, bd_draft_loss *loss)
     const bd_lilicorr_scores s =
         bd_lilicorr_score(step->draft, step->tape, hidden, step->context, k.context_row);
     const bd_lattice_weights weights = {(double)o->lattice_ce, (double)o->lattice_margin_weight,
-                                        (double)o->lattice_penalty, (double)o->lattice_margin};
+                                        (double)o->lattice_penalty, (double)o->lattice_calibration,
+                                        (double)o->lattice_margin};
     const bd_lattice_blocks blocks = {
         .shape = s.shape,
         .candidates = s.candidates.token,
@@ -599,7 +617,7 @@ static void run_loss(bd_draft_step *step, bd_draft_loss *loss)
         .valid = k.valid,
         .start = s.start->data,
         .pair = s.pair ? s.pair->data : NULL,
-        .teacher = o->lattice_penalty > 0 ? teacher_logits(step, &k, &s.candidates) : NULL};
+        .teacher = reads_teacher(o) ? teacher_logits(step, &k, &s.candidates) : NULL};
     bd_lattice_result result;
     double factor = step->form == BD_DRAFT_SUM ? bd_weight_denominator(loss->weight) : 1;
     double mean = bd_lattice_judge(&weights, &blocks, factor, s.start->gradient,

@@ -53,8 +53,8 @@ typedef struct bd_draft_objective {
     bd_slot_loss slot_loss;
     float ce_scale, ce_decay; /* of BD_SLOT_LAMBDA */
     float selector_alpha;     /* weight of the selector's loss; 0: it is not trained */
-    /* LiLiCorr: weights of its three terms, and how far the label should be ahead. */
-    float lattice_ce, lattice_margin_weight, lattice_penalty, lattice_margin;
+    /* LiLiCorr: weights of its four terms, and how far the label should be ahead. */
+    float lattice_ce, lattice_margin_weight, lattice_penalty, lattice_calibration, lattice_margin;
 } bd_draft_objective;
 
 bd_draft_objective bd_draft_objective_default(void); /* D-PACE, alpha 0.5, distilled */

@@ -85,6 +85,7 @@ const bd_recipe_option bd_recipe_table[] = {
     INT("draft", "head_dim", NULL, 2, 4096, "size of a head, even (required)"),
     INT("draft", "intermediate_size", NULL, 1, MOST_SIZE, "width of the MLP (required)"),
     WORD("draft", "draft_attention", "bidirectional", "bidirectional|causal", "who sees whom inside a block"),
+    BOOL("draft", "attention_sink", "false", "one learnt logit per head that takes attention away from all tokens"),
     INT("draft", "swa_window_size", NULL, 1, MOST_ID, "context tokens a block looks back on; unset: all"),
     WORD("draft", "loss_objective", "dpace", "decay|dpace", "weights of the positions of a block"),
     NUMBER("draft", "loss_decay_factor", "0", 0, 1e6, "gamma of the decay; 0: all weights 1"),
@@ -126,10 +127,12 @@ const bd_recipe_option bd_recipe_table[] = {
     ABOVE("draft", "lilicorr_mlp_ratio", NULL, 0, 1e6, "lilicorr: its MLP's width over its own (required)"),
     INT("draft", "lilicorr_factor_dim", NULL, 1, MOST_SIZE, "lilicorr: width of the factors (required)"),
     ABOVE("draft", "lilicorr_vector_eps", NULL, 0, 0.5, "lilicorr: least norm a factor is divided by (required)"),
+    NUMBER("draft", "conv_projection_init_std", "0", 0, 1e6, "lilicorr: deviation its convolutions' coefficients start with"),
     ABOVE("draft", "lilicorr_logit_scale", NULL, 0, 1e6, "lilicorr: what cosines are multiplied by (required)"),
     NUMBER("draft", "lilicorr_w_ce", NULL, 0, 1e6, "lilicorr: weight of the cross entropy (required)"),
     NUMBER("draft", "lilicorr_w_margin", NULL, 0, 1e6, "lilicorr: weight of the margin term (required)"),
     NUMBER("draft", "lilicorr_w_pen", NULL, 0, 1e6, "lilicorr: weight of the penalty (required)"),
+    NUMBER("draft", "lilicorr_w_cal", "0", 0, 1e6, "lilicorr: weight of the calibration against the target"),
     ABOVE("draft", "lilicorr_margin", NULL, 0, 1e6, "lilicorr: how far the label should be ahead"),
 
     // --- distill
@@ -189,6 +192,7 @@ const bd_recipe_foreign bd_recipe_foreign_table[] = {
     {"draft", "use_flex_attention", "false", "the block-sparse kernel is always in use"},
     {"draft", "freeze_base_model", "true", "the target is never trained with its draft"},
     {"draft", "fp32_master_weights", "true", "trained parameters are always fp32"},
+    {"draft", "report_acc", "true", "accuracy is always logged"},
     {"draft", "offline", "false", "it follows from the data"},
     {"distill", "beta", "0|0.0", "features are not distilled"},
     {"train", "use_tunix_gradient_accumulation", "true|false", "accumulation is always weighted"},

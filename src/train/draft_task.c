@@ -266,6 +266,7 @@ static bool identity(void *self, bd_contract *contract, bd_error *err)
     bd_contract_number(contract, "lilicorr_w_ce", (double)o->objective.lattice_ce);
     bd_contract_number(contract, "lilicorr_w_margin", (double)o->objective.lattice_margin_weight);
     bd_contract_number(contract, "lilicorr_w_pen", (double)o->objective.lattice_penalty);
+    bd_contract_number(contract, "lilicorr_w_cal", (double)o->objective.lattice_calibration);
     bd_contract_number(contract, "lilicorr_margin", (double)o->objective.lattice_margin);
     bd_contract_number(contract, "selector_loss_alpha", (double)o->objective.selector_alpha);
     bd_contract_int(contract, "seed", (int64_t)o->seed);
