@@ -1,10 +1,11 @@
-/* Hand cases of draft-family: losses and totals (T24 to T26, T28 to T30), heads (T32 to T35), how
+/* Hand cases of draft-family: norms and rotary positions (T03, T36), losses and totals (T24 to T26, T28 to T30), heads (T32 to T35), how
  * many tokens a block gives (T39), a chain (T40), tensor counts of the heads (T44). Each runs the
  * code that training and drafting run, on a head written out here. */
 #include "draft/domino.h"
 #include "draft/dspark.h"
 #include "draft/lambda.h"
 #include "ints.h"
+#include "tensor/rows.h"
 #include "tensor/vocabulary.h"
 
 enum { MOST = 9 };
@@ -95,6 +96,36 @@ static bd_draft_objective unweighted(void)
     bd_draft_objective o = bd_draft_objective_default();
     o.weighting = (bd_weighting){.objective = BD_WEIGHT_DECAY};
     return o;
+}
+
+// --- rows ------------------------------------------------------------------------------------------
+
+static void norms(void **state) // T03; a gemma norm's weights 0, 1 are 1, 2 here
+{
+    (void)state;
+    const float x[2] = {3, 4};
+    const struct {
+        float weight[2], want[2];
+    } cases[3] = {{{1, 1}, {.8485281f, 1.1313708f}},
+                  {{2, .5f}, {1.6970563f, .5656854f}},
+                  {{1, 2}, {.8485281f, 2.2627417f}}};
+    for (int i = 0; i < 3; i++) {
+        float y[2];
+        bd_rms_norm(x, cases[i].weight, 0, 1, 2, y, NULL);
+        check_array(y, cases[i].want, 2, 2e-7);
+    }
+}
+
+static void rotary_positions(void **state) // T36
+{
+    (void)state;
+    const double frequency[2] = {1, .01}; // of theta 10,000 and four values
+    const bd_rope rope = {.head_size = 4, .inverse_frequency = frequency, .factor = 1};
+    const float unit[8] = {1, 0, 0, 0, 0, 1, 0, 0};
+    const float want[8] = {.5403023f, 0, .8414710f, 0, 0, .9999500f, 0, .0099998f};
+    float y[8];
+    bd_rope_forward(&rope, unit, (const int32_t[]){1}, 1, 2, y);
+    check_array(y, want, 8, 1e-7);
 }
 
 // --- losses --------------------------------------------------------------------------------------
@@ -361,10 +392,16 @@ static void tensors_of_heads(void **state) // T44; plain, sink and attention bia
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_row_losses),    cmocka_unit_test(dspark_total),
-        cmocka_unit_test(domino_total),      cmocka_unit_test(lambda_falls),
-        cmocka_unit_test(domino_head),       cmocka_unit_test(markov_heads),
-        cmocka_unit_test(tokens_of_a_block), cmocka_unit_test(chain),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(rotary_positions),
+        cmocka_unit_test(one_row_losses),
+        cmocka_unit_test(dspark_total),
+        cmocka_unit_test(domino_total),
+        cmocka_unit_test(lambda_falls),
+        cmocka_unit_test(domino_head),
+        cmocka_unit_test(markov_heads),
+        cmocka_unit_test(tokens_of_a_block),
+        cmocka_unit_test(chain),
         cmocka_unit_test(tensors_of_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
