@@ -1,7 +1,8 @@
 /* Hand cases of dflash2-lilicorr: the selector's loss (T11), and a lattice's walk, features,
- * objective and unit vectors (T13, T14, T15, T22). */
+ * objective and unit vectors (T13, T14, T15, T22), and the rule of acceptance (T20). */
 #include "draft/dflash2.h"
 #include "draft/lattice.h"
+#include "draft/speculative.h"
 #include "draft/step.h"
 #include "ints.h"
 #include "tensor/rows.h"
@@ -191,12 +192,36 @@ static void lattice_objective(void **state)
     check_near(r.gap_hit / r.used, .5, 0);
 }
 
+// --- acceptance ----------------------------------------------------------------------------------
+
+/* T20: a token stands with probability min(1, p / q); else it comes from (.5, .5, 0). */
+static void rejection(void **state)
+{
+    (void)state;
+    const float p[3] = {.5f, .3f, .2f}, q[3] = {.2f, 0, .8f};
+    float scratch[3];
+    int32_t token;
+    bd_draws u = {.accept = .999f};
+    assert_true(bd_accept_token(p, q, 3, 0, &u, scratch, &token));
+    assert_int_equal(token, 0);
+    u.accept = .249f;
+    assert_true(bd_accept_token(p, q, 3, 2, &u, scratch, &token));
+    assert_int_equal(token, 2);
+    u.accept = .251f;
+    u.residual = .499f;
+    assert_false(bd_accept_token(p, q, 3, 2, &u, scratch, &token));
+    assert_int_equal(token, 0);
+    u.residual = .501f;
+    assert_false(bd_accept_token(p, q, 3, 2, &u, scratch, &token));
+    assert_int_equal(token, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selector_loss),          cmocka_unit_test(walk_rows),
         cmocka_unit_test(features_of_candidates), cmocka_unit_test(unit_vectors),
-        cmocka_unit_test(lattice_objective),
+        cmocka_unit_test(lattice_objective),      cmocka_unit_test(rejection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
