@@ -82,6 +82,13 @@ static void selector_loss(void **state)
     check_near(accuracy, 0, 0);
     check_near(coverage, .333333, 1e-6);
     check_near(backbone, 2.036211287, 2e-6); // T10, plain
+    // Field report 12 (https://github.com/NVIDIA-NeMo/Automodel/pull/2572): two of the three labels
+    // are no candidates, and D-PACE weighs the slots by the backbone's probabilities all the same.
+    o.weighting = (bd_weighting){.objective = BD_WEIGHT_DPACE, .alpha = .5f};
+    loss = (bd_draft_loss){0};
+    bd_draft_dflash2.loss(&step, &loss);
+    check_array(step.weights, ((float[]){0, 1.135954470f, .622081938f, .226989749f}), BS, 1e-6);
+    check_near(loss.sum / loss.weight - .974076010, 2.463489760, 5e-6);
     for (int i = 0; i < 4; i++)
         bd_parameter_free(&parts[i]);
     bd_arena_destroy(arena);
