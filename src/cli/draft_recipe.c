@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/conversation_data.h"
 #include "cli/training.h"
 #include "draft/dspark.h"
 
@@ -241,6 +242,9 @@ static bool open_cache(const bd_recipe *recipe, bd_draft_data *t, bd_error *err)
 
 static bool open_text(const bd_recipe *recipe, bd_draft_data *t, bd_error *err)
 {
+    // Read as text, their markup would be what the draft learns.
+    if (bd_recipe_has_conversations(recipe))
+        return bd_fail(err, "data.train_files: conversations (.jsonl), text wanted to train drafts");
     if (!bd_training_corpus(recipe, t->tokenizer, &t->corpus, err))
         return false;
     t->tokens = t->corpus.tokens;

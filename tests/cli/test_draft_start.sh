@@ -34,4 +34,7 @@ check "tensors too few" refuses 1 "2 missing (markov_w1.weight, markov_w2.weight
     --projector-type dspark --markov-rank 4
 check "frozen tensors that are none" refuses 1 'begins with "layer.0"' $no --freeze layer.0
 check "all frozen" refuses 1 "one to train expected" $no --freeze fc,hidden_norm,layers,norm
+printf '%s\n' '{"prompt": "a", "completion": "b"}' >"$work/talk.jsonl"
+check "conversations are no text" refuses 1 "conversations (.jsonl), text wanted" $BDLM draft cache --path $target --num-hidden-layers 1 --num-attention-heads 2 \
+    --num-key-value-heads 1 --head-dim 16 --intermediate-size 32 --train-files "$work/talk.jsonl" --out "$work/none"
 finish
