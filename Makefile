@@ -63,7 +63,7 @@ TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCHES  := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
 
-.PHONY: all lib test run-tests test-room test-long demo bench run-bench install deps deps-tools format lint \
+.PHONY: all lib test run-tests test-room test-long demo bench run-bench bench-check bench-store install deps deps-tools format lint \
         coverage clean help
 .DEFAULT_GOAL := all
 
@@ -128,8 +128,17 @@ demo: deps
 	@$(PROGRAM) demo --out demo
 bench: deps
 	@$(AGAIN) run-bench
-run-bench: $(BENCHES) $(PROGRAM)
-	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
+# Figures go to $(BUILD)/bench/results.jsonl and, as a table beside the stored ones, results.md.
+RESULTS := $(BUILD)/bench/results.jsonl
+run-bench: $(BENCHES) $(BUILD)/bench/check
+	@rm -f $(RESULTS)
+	@for b in $(BENCHES); do echo "== $$b"; BDLM_BENCH_OUT=$(RESULTS) $$b || exit 1; done
+	@$(BUILD)/bench/check $(RESULTS) bench/baseline.json >$(BUILD)/bench/results.md
+	@echo; tail -n 1 $(BUILD)/bench/results.md; echo "$(BUILD)/bench/results.md"
+bench-check: $(BUILD)/bench/check
+	@$(BUILD)/bench/check $(RESULTS) bench/baseline.json | grep -e HIGHER -e LOWER -e moved -e '^| figure'
+bench-store: $(BUILD)/bench/check
+	@$(BUILD)/bench/check $(RESULTS) --store bench/baseline.json
 
 deps:
 	@tools/deps need
@@ -173,7 +182,7 @@ coverage:
 
 help:
 	@sed -n 's/^#  *//p' Makefile | head -4
-	@echo "make test-long, install PREFIX=, format, lint, coverage, deps, clean; SANITIZE=address,undefined test"
+	@echo "make bench-check, test-long, install PREFIX=, format, lint, coverage, deps, clean; SANITIZE=address,undefined test"
 
 clean:
 	rm -rf build build-*

@@ -5,26 +5,20 @@
  *
  * Every sample is taken between two bursts of multiply-adds that touch no memory, on the same
  * number of threads; "%" is the median over the samples of (useful rate / burst rate), so a core
- * that is busy with something else slows both. With one thread, time is the processor time of the
- * process. "Useful" counts visible pairs only: 4 head_size operations a pair forward, 10 backward.
+ * that is busy with something else slows both. "Useful" counts visible pairs only: 4 head_size operations a pair forward, 10 backward.
  * BDLM_ISA picks the instruction set.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "attention/attention.h"
+#include "base/progress.h"
 #include "base/threads.h"
+#include "bench.h"
+#include "tensor/burst.h"
 #include "tensor/isa.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(bd_threads_count() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static float *noise(bd_arena *arena, int64_t count)
 {
@@ -35,85 +29,6 @@ static float *noise(bd_arena *arena, int64_t count)
         x[i] = (float)((double)(state >> 40) * 0x1p-23 - 1.0);
     }
     return x;
-}
-
-/* --- bursts ---------------------------------------------------------------------------------- */
-
-enum { CHAINS = 12, ROUNDS = 20000 };
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-// Chains are variables of their own: an array of them would live in memory.
-#define CHAIN(x, step)                                                                             \
-    x = step(x);                                                                                   \
-    __asm__ volatile("" : "+v"(x))
-#define BURST(name, isa, vector, zero, step)                                                       \
-    __attribute__((target(isa))) static void name(void)                                            \
-    {                                                                                              \
-        vector a = zero, b = zero, c = zero, d = zero, e = zero, f = zero;                         \
-        vector g = zero, h = zero, i = zero, j = zero, k = zero, l = zero;                         \
-        for (int n = 0; n < ROUNDS; n++) {                                                         \
-            CHAIN(a, step);                                                                        \
-            CHAIN(b, step);                                                                        \
-            CHAIN(c, step);                                                                        \
-            CHAIN(d, step);                                                                        \
-            CHAIN(e, step);                                                                        \
-            CHAIN(f, step);                                                                        \
-            CHAIN(g, step);                                                                        \
-            CHAIN(h, step);                                                                        \
-            CHAIN(i, step);                                                                        \
-            CHAIN(j, step);                                                                        \
-            CHAIN(k, step);                                                                        \
-            CHAIN(l, step);                                                                        \
-        }                                                                                          \
-    }
-#define STEP_AVX512BF16(x)                                                                         \
-    _mm512_dpbf16_ps(x, (__m512bh)_mm512_set1_epi16(0x3f80), (__m512bh)_mm512_set1_epi16(1))
-#define STEP_AVX512(x) _mm512_fmadd_ps(x, _mm512_set1_ps(0.5f), _mm512_set1_ps(1))
-#define STEP_AVX2(x)   _mm256_fmadd_ps(x, _mm256_set1_ps(0.5f), _mm256_set1_ps(1))
-#define STEP_SSE2(x)   _mm_add_ps(_mm_mul_ps(x, _mm_set1_ps(0.5f)), _mm_set1_ps(1))
-BURST(burst_avx512bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(), STEP_AVX512BF16)
-BURST(burst_avx512, "avx512f", __m512, _mm512_setzero_ps(), STEP_AVX512)
-BURST(burst_avx2, "avx2,fma", __m256, _mm256_setzero_ps(), STEP_AVX2)
-BURST(burst_sse2, "sse2", __m128, _mm_setzero_ps(), STEP_SSE2)
-#endif
-
-typedef struct {
-    void (*run)(void);
-    double operations; // of one call
-} burst;
-
-static burst burst_for(bd_dtype compute)
-{
-    const double steps = 2.0 * CHAINS * ROUNDS;
-#if defined(__x86_64__)
-    bd_isa_level level = bd_isa();
-    if (level == BD_ISA_AVX512BF16 && compute == BD_BF16)
-        return (burst){burst_avx512bf16, 32 * steps};
-    if (level >= BD_ISA_AVX512)
-        return (burst){burst_avx512, 16 * steps};
-    return level == BD_ISA_AVX2 ? (burst){burst_avx2, 8 * steps} : (burst){burst_sse2, 4 * steps};
-#else
-    (void)compute;
-    return (burst){NULL, steps};
-#endif
-}
-
-static void burst_task(void *context, int64_t task)
-{
-    const burst *b = context;
-    (void)task;
-    if (b->run)
-        b->run();
-}
-
-// Operations per second of all threads together.
-static double burst_rate(bd_dtype compute)
-{
-    burst b = burst_for(compute);
-    double start = now();
-    bd_parallel(bd_threads_count(), burst_task, &b);
-    return b.operations * bd_threads_count() / (now() - start);
 }
 
 /* --- one case -------------------------------------------------------------------------------- */
@@ -158,42 +73,36 @@ typedef void bench_run(bench_case *c, bd_arena *arena);
 static double best_time(bench_run *run, bench_case *c, bd_arena *arena, double seconds)
 {
     run(c, arena); // touches memory
-    double best = INFINITY, end = now() + seconds;
+    double best = INFINITY, end = bd_seconds() + seconds;
     do {
-        double start = now();
+        double start = bd_seconds();
         run(c, arena);
-        double took = now() - start;
+        double took = bd_seconds() - start;
         best = took < best ? took : best;
-    } while (now() < end);
+    } while (bd_seconds() < end);
     return best;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
-
 typedef struct {
-    double best, share; // seconds; of the burst, median
+    double best;       // seconds
+    bench_ratio share; // of the burst
 } outcome;
 
 static outcome sample(bench_run *run, bench_case *c, bd_arena *arena, double operations)
 {
     enum { MOST = 301 };
-    double shares[MOST], end = now() + 0.7;
+    double shares[MOST], end = bd_seconds() + 0.7;
     outcome result = {.best = INFINITY};
     int count = 0;
     run(c, arena);
-    while (count < MOST && (count < 5 || now() < end)) {
-        double before = burst_rate(c->a.compute), start = now();
+    while (count < MOST && (count < 5 || bd_seconds() < end)) {
+        double before = bd_burst_rate(c->a.compute, 0), start = bd_seconds();
         run(c, arena);
-        double took = now() - start, after = burst_rate(c->a.compute);
+        double took = bd_seconds() - start, after = bd_burst_rate(c->a.compute, 0);
         shares[count++] = operations / took / ((before + after) / 2);
         result.best = took < result.best ? took : result.best;
     }
-    qsort(shares, (size_t)count, sizeof *shares, by_size);
-    result.share = shares[count / 2];
+    result.share = bench_ratio_of(shares, count);
     return result;
 }
 
@@ -201,12 +110,19 @@ static void report(const char *name, bench_case *c, bd_arena *arena)
 {
     double work = c->pairs * (double)(c->a.query_heads * c->a.head_size);
     outcome f = sample(forward, c, arena, 4 * work), b = sample(backward, c, arena, 10 * work);
-    double together = 14 / (4 / f.share + 10 / b.share);
+    double together = 14 / (4 / f.share.median + 10 / b.share.median);
     printf(
         "%-36s %-5s %8.2f ms forward (%2.0f%%) %8.2f ms backward (%2.0f%%) %6.1f GFLOP/s useful, "
         "%2.0f%% of burst\n",
-        name, c->a.compute == BD_BF16 ? "bf16" : "f32", f.best * 1e3, 100 * f.share, b.best * 1e3,
-        100 * b.share, 14 * work / (f.best + b.best) * 1e-9, 100 * together);
+        name, c->a.compute == BD_BF16 ? "bf16" : "f32", f.best * 1e3, 100 * f.share.median,
+        b.best * 1e3, 100 * b.share.median, 14 * work / (f.best + b.best) * 1e-9, 100 * together);
+    char label[96];
+    snprintf(label, sizeof label, "%s %s, forward, of the burst", name,
+             bd_dtype_name(c->a.compute));
+    bench_keep("attention", label, f.share);
+    snprintf(label, sizeof label, "%s %s, backward, of the burst", name,
+             bd_dtype_name(c->a.compute));
+    bench_keep("attention", label, b.share);
 }
 
 /* --- cases ----------------------------------------------------------------------------------- */
@@ -275,6 +191,13 @@ static void bench_pairs(bd_arena *arena, bd_dtype compute)
                    : kind == 1 ? "causal"
                                : "blocks of 32",
                    pairs, 100 * pairs / (double)(length * length), seconds * 1e3, seconds / all);
+            const double ratio = seconds / all;
+            char label[96];
+            snprintf(label, sizeof label, "%s L = %lld %s, time of everything",
+                     kind == 1 ? "causal" : "blocks of 32", (long long)length,
+                     bd_dtype_name(compute));
+            if (kind > 0)
+                bench_keep("attention", label, (bench_ratio){ratio, ratio, ratio});
             bd_arena_release(arena, mark);
         }
     }
@@ -336,9 +259,10 @@ int main(int argc, char **argv)
         return 1;
     }
     const char *only = argc > 1 ? argv[1] : "";
-    burst_rate(BD_F32);
+    bd_burst_rate(BD_F32, 0);
     printf("%s, %d threads, burst %.0f GFLOP/s f32, %.0f bf16\n", bd_isa_name(bd_isa()),
-           bd_threads_count(), burst_rate(BD_F32) * 1e-9, burst_rate(BD_BF16) * 1e-9);
+           bd_threads_count(), bd_burst_rate(BD_F32, 0.01) * 1e-9,
+           bd_burst_rate(BD_BF16, 0.01) * 1e-9);
     for (int bf16 = 1; bf16 >= 0; bf16--) {
         bd_dtype compute = bf16 ? BD_BF16 : BD_F32;
         if (!*only || strcmp(only, "draft") == 0)

@@ -13,10 +13,12 @@
 
 #include "base/progress.h"
 #include "base/threads.h"
+#include "bench.h"
 #include "model/model.h"
+#include "tensor/burst.h"
 #include "tensor/isa.h"
 
-enum { CONTEXT = 256, SIZES = 5, MOST_ROUNDS = 1000, LONGEST = 16, READERS = 64 };
+enum { CONTEXT = 256, SIZES = 5, MOST_ROUNDS = 1000, LONGEST = 16 };
 
 typedef struct {
     const char *name;
@@ -51,26 +53,6 @@ static bd_model *random_model(const shape *s, bd_dtype compute, bd_error *err)
     return bd_model_create(&config, 7, compute, err);
 }
 
-// --- a plain read of as many bytes as the weights have
-
-typedef struct {
-    const uint64_t *words;
-    int64_t count;
-    uint64_t sums[READERS];
-} reading;
-
-static void read_part(void *context, int64_t part)
-{
-    reading *r = context;
-    int64_t first = part * r->count / READERS, end = (part + 1) * r->count / READERS;
-    uint64_t sum[16] = {0};
-    for (int64_t i = first; i + 16 <= end; i += 16)
-        for (int j = 0; j < 16; j++)
-            sum[j] ^= r->words[i + j];
-    for (int j = 0; j < 16; j++)
-        r->sums[part] ^= sum[j];
-}
-
 // --- passes
 
 typedef struct {
@@ -79,7 +61,7 @@ typedef struct {
     bd_arena *arena;
     float *logits;
     int32_t tokens[CONTEXT];
-    reading plain;
+    void *plain;  // as many bytes as the weights
     double bytes; // of the weights a pass reads
 } subject;
 
@@ -100,37 +82,37 @@ static double pass(subject *s, int64_t rows)
     return seconds;
 }
 
-static int ascending(const void *a, const void *b)
+static void measure(subject *s, const char *name, int rounds)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, ascending);
-    return values[count / 2];
-}
-
-static void measure(subject *s, int rounds)
-{
-    static double seconds[SIZES + 1][MOST_ROUNDS];
+    static double seconds[SIZES][MOST_ROUNDS], to_one[SIZES][MOST_ROUNDS], share[MOST_ROUNDS];
+    double reads[MOST_ROUNDS];
     for (int round = -1; round < rounds; round++) { // the first one warms up
         int at = round < 0 ? 0 : round;
-        for (int i = 0; i < SIZES; i++)
+        for (int i = 0; i < SIZES; i++) {
             seconds[i][at] = pass(s, sizes[i]);
-        double began = bd_seconds();
-        bd_parallel(READERS, read_part, &s->plain);
-        seconds[SIZES][at] = bd_seconds() - began;
+            to_one[i][at] = seconds[i][at] / seconds[0][at];
+        }
+        reads[at] = s->bytes / bd_read_rate(s->plain, (size_t)s->bytes);
+        share[at] = reads[at] / seconds[0][at];
     }
-    double reads = median(seconds[SIZES], rounds), one = median(seconds[0], rounds);
-    printf("  plain read %.1f GB/s\n", s->bytes / reads / 1e9);
+    double read = bench_ratio_of(reads, rounds).median;
+    printf("  plain read %.1f GB/s\n", s->bytes / read / 1e9);
     for (int i = 0; i < SIZES; i++) {
-        double t = median(seconds[i], rounds);
+        double t = bench_ratio_of(seconds[i], rounds).median;
+        bench_ratio times = bench_ratio_of(to_one[i], rounds);
         printf("  %2lld tokens %10.1f us  %5.2f x one token  %5.1f GB/s of weights, %3.0f%% of the "
                "read\n",
-               (long long)sizes[i], t * 1e6, t / one, s->bytes / t / 1e9, 100 * reads / t);
+               (long long)sizes[i], t * 1e6, times.median, s->bytes / t / 1e9, 100 * read / t);
+        char label[96];
+        snprintf(label, sizeof label, "%s %s, %lld tokens, times one", name,
+                 bd_dtype_name(s->model->compute), (long long)sizes[i]);
+        if (i > 0)
+            bench_keep("decode", label, times);
     }
+    char label[96];
+    snprintf(label, sizeof label, "%s %s, one token, of a plain read", name,
+             bd_dtype_name(s->model->compute));
+    bench_keep("decode", label, bench_ratio_of(share, rounds));
 }
 
 /* Bytes of all matrices of a pass; the embedding is the head. */
@@ -154,14 +136,12 @@ static bool bench(const shape *of, bd_dtype compute, int rounds, bd_error *err)
             s.tokens[i] = (int32_t)((37 * i + 5) % of->vocabulary);
         s.logits = bd_arena_floats(s.arena, LONGEST * of->vocabulary);
         s.bytes = weight_bytes(s.model);
-        s.plain.count = (int64_t)(s.bytes / sizeof(uint64_t));
-        uint64_t *words = bd_arena_alloc(s.arena, (size_t)s.bytes);
-        memset(words, 1, (size_t)s.bytes);
-        s.plain.words = words;
+        s.plain = bd_arena_alloc(s.arena, (size_t)s.bytes);
+        memset(s.plain, 1, (size_t)s.bytes);
         pass(&s, CONTEXT);
         printf("%s, %s: %.1f MB of weights, %d thread%s\n", of->name, bd_dtype_name(compute),
                s.bytes / 1e6, bd_threads_count(), bd_threads_count() > 1 ? "s" : "");
-        measure(&s, rounds);
+        measure(&s, of->name, rounds);
     }
     bool ok = s.cache != NULL;
     bd_cache_free(s.cache);

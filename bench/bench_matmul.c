@@ -15,6 +15,7 @@
 #include "base/arena.h"
 #include "base/progress.h"
 #include "base/threads.h"
+#include "bench.h"
 #include "tensor/burst.h"
 #include "tensor/isa.h"
 #include "tensor/matmul.h"
@@ -39,16 +40,11 @@ static void run_product(product *p)
         bd_matmul(&p->packed, p->x, p->rows, p->in, NULL, p->y, p->out, BD_STORE, p->arena);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
-
 enum { MOST_SAMPLES = 301 };
 
 typedef struct {
-    double median_rate, best_rate, median_share, seconds;
+    double median_rate, best_rate, seconds;
+    bench_ratio share; // of the burst
 } outcome;
 
 static outcome sample(product *p)
@@ -68,10 +64,8 @@ static outcome sample(product *p)
         shares[count] = rates[count] / ((before + after) / 2);
         count++;
     }
-    qsort(rates, (size_t)count, sizeof *rates, by_size);
-    qsort(shares, (size_t)count, sizeof *shares, by_size);
-    return (outcome){rates[count / 2], rates[count - 1], shares[count / 2],
-                     work / rates[count / 2]};
+    const double median = bench_ratio_of(rates, count).median;
+    return (outcome){median, rates[count - 1], work / median, bench_ratio_of(shares, count)};
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
@@ -109,7 +103,12 @@ static void bench(bd_arena *arena, bd_dtype dtype, bool gradient, int64_t rows, 
     printf("%-5s %-8s %6lld %6lld %7lld  %8.3f ms  %7.1f GF/s (best %7.1f)  %5.1f %%",
            bd_dtype_name(dtype), gradient ? "gradient" : "product", (long long)rows, (long long)in,
            (long long)out, o.seconds * 1e3, o.median_rate * 1e-9, o.best_rate * 1e-9,
-           o.median_share * 100);
+           o.share.median * 100);
+    char name[96];
+    snprintf(name, sizeof name, "%s %s, %lld x %lld x %lld, %d threads, of the burst",
+             bd_dtype_name(dtype), gradient ? "gradient" : "product", (long long)rows,
+             (long long)in, (long long)out, bd_threads_count());
+    bench_keep("matmul", name, o.share);
     if (!gradient && bytes >= (size_t)32 << 20)
         printf("  weights %5.1f GB/s (read %5.1f)", (double)bytes / o.seconds * 1e-9,
                best_read_rate(p.packed.data, bytes) * 1e-9);
@@ -120,13 +119,13 @@ static void bench(bd_arena *arena, bd_dtype dtype, bool gradient, int64_t rows, 
 static void bench_threads(bd_arena *arena, int threads)
 {
     static const int64_t rows[] = {1, 8, 16, 64, 512};
-    static const bd_dtype dtypes[] = {BD_F32, BD_BF16};
+    static const bd_dtype dtypes[] = {BD_F32, BD_BF16, BD_Q8_0};
     bd_threads_set(threads);
     printf("%s, %d thread%s: burst %.0f GF/s f32, %.0f GF/s bf16\n", bd_isa_name(bd_isa()), threads,
            threads == 1 ? "" : "s", bd_burst_rate(BD_F32, 0.01) * 1e-9,
            bd_burst_rate(BD_BF16, 0.01) * 1e-9);
     printf("dtype what       rows     in     out\n");
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 3; d++) {
         for (int r = 0; r < 5; r++)
             bench(arena, dtypes[d], false, rows[r], 256, 1024);
         for (int r = 0; r < 5; r++)
@@ -134,6 +133,8 @@ static void bench_threads(bd_arena *arena, int threads)
         for (int r = 0; r < 4; r++)
             bench(arena, dtypes[d], false, rows[r], 1024, 32000);
         bench(arena, dtypes[d], false, 1024, 1024, 1024);
+        if (dtypes[d] == BD_Q8_0)
+            continue; // of frozen weights
         bench(arena, dtypes[d], true, 512, 256, 1024);
         bench(arena, dtypes[d], true, 512, 1024, 1024);
         bench(arena, dtypes[d], true, 256, 1024, 32000);

@@ -12,6 +12,7 @@
 
 #include "base/progress.h"
 #include "base/threads.h"
+#include "bench.h"
 #include "diffusion/generate.h"
 #include "tensor/isa.h"
 
@@ -84,7 +85,12 @@ static bool compare(bd_model *model, int64_t length, bd_arena *arena, bd_error *
     bool same =
         cached.result.count == plain.result.count &&
         !memcmp(cached.tokens, plain.tokens, (size_t)cached.result.count * sizeof *cached.tokens);
-    double fast = best(&cached), slow = best(&plain);
+    double fast = best(&cached), slow = best(&plain), ratios[ROUNDS];
+    for (int round = 0; round < ROUNDS; round++)
+        ratios[round] = plain.seconds[round] / cached.seconds[round];
+    char name[64];
+    snprintf(name, sizeof name, "%lld tokens, cacheless over cached", (long long)length);
+    bench_keep("rollout", name, bench_ratio_of(ratios, ROUNDS));
     printf("%6lld tokens: cached %8.3f s (%lld forwards, %lld tokens in them), cacheless %8.3f s "
            "(%lld, %lld): %.1fx, tokens %s\n",
            (long long)length, fast, (long long)cached.result.statistics.row_forwards,
