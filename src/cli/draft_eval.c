@@ -9,11 +9,13 @@
 #include "cli/command.h"
 #include "cli/generate.h"
 #include "draft/validate.h"
+#include "format/chat.h"
 
 typedef struct {
     char name[64];
     bd_generation_totals totals;
-    int64_t ar_accepted, ar_cycles;
+    int64_t ar_accepted, ar_cycles;    // text that grows with what is accepted
+    int64_t truth_added, truth_cycles; // text that is fixed
 } category;
 
 enum { MOST_CATEGORIES = 32 };
@@ -24,7 +26,8 @@ typedef struct {
     bd_text_list files;
     int64_t tokens, limit, ar_tokens;
     double lower_bound;
-    bool json;
+    bool json, in_chat;
+    bd_chat *chat; // NULL: prompts as they are
     category all, list[MOST_CATEGORIES];
     int count;
     bd_generation_totals plain; // the same prompts without the draft
@@ -43,25 +46,58 @@ static category *find_category(evaluation *e, const char *name)
     return &e->list[e->count++];
 }
 
-static void add(category *c, const bd_generation_report *report, int64_t accepted, int64_t cycles)
+static void add(category *c, const bd_generation_report *report, const category *metrics)
 {
     if (!c)
         return;
     bd_generation_totals_add(&c->totals, report);
-    c->ar_accepted += accepted;
-    c->ar_cycles += cycles;
+    c->ar_accepted += metrics->ar_accepted;
+    c->ar_cycles += metrics->ar_cycles;
+    c->truth_added += metrics->truth_added;
+    c->truth_cycles += metrics->truth_cycles;
+}
+
+/* The tokens of a prompt, or of a conversation that begins with it. */
+static bool encode(const evaluation *e, const char *text, bd_tokens *out, bd_error *err)
+{
+    if (!e->chat)
+        return bd_tokenizer_encode(e->pair.text, text, strlen(text), NULL, out, err);
+    json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", text);
+    const bd_chat_request request = {.messages = messages, .add_generation_prompt = true};
+    bd_conversation conversation = {0};
+    bool ok = messages ? bd_chat_render(e->chat, &request, &conversation, err)
+                       : bd_fail(err, "not UTF-8");
+    if (ok) {
+        *out = conversation.tokens;
+        conversation.tokens = (bd_tokens){0};
+    }
+    bd_conversation_free(&conversation);
+    json_decref(messages);
+    return ok;
+}
+
+/* Both metrics of section 7.2, which draft blocks of their own. */
+static bool validate(const evaluation *e, const bd_tokens *prompt, const bd_generation *options,
+                     category *out, bd_error *err)
+{
+    const bd_draft_config *config = &e->pair.drafter->config;
+    const int64_t steps = config->block_size - 1 + config->variant->label_shift;
+    return bd_validate_draft(e->pair.decoder, prompt->ids, prompt->count, e->ar_tokens, steps,
+                             &out->ar_accepted, &out->ar_cycles, err) &&
+           bd_validate_draft_truth(e->pair.decoder, prompt->ids, prompt->count, e->ar_tokens,
+                                   options->stop, options->stop_count, steps, &out->truth_added,
+                                   &out->truth_cycles, err);
 }
 
 static bool one(evaluation *e, int64_t index, bd_arena *arena, bd_error *err)
 {
-    const char *text = e->prompts.items[index];
     int32_t stops[BD_MOST_STOPS];
     bd_tokens prompt = {0};
     bd_generation options = bd_generation_default();
     bd_generation_report report, plain;
-    int64_t accepted = 0, cycles = 0, block = e->pair.drafter->config.block_size;
+    category metrics = {0};
     size_t mark = bd_arena_mark(arena);
-    bool ok = bd_tokenizer_encode(e->pair.text, text, strlen(text), NULL, &prompt, err);
+    bool ok = encode(e, e->prompts.items[index], &prompt, err);
     options.most = e->tokens;
     options.schedule = e->pair.schedule;
     options.stop = stops;
@@ -81,15 +117,13 @@ static bool one(evaluation *e, int64_t index, bd_arena *arena, bd_error *err)
          bd_decoder_follow(e->pair.decoder, prompt.ids, 1, err) &&
          bd_generate(e->pair.decoder, prompt.ids, prompt.count, &options,
                      bd_arena_ints(arena, options.most), &plain, err) >= 0 &&
-         bd_validate_draft(e->pair.decoder, prompt.ids, prompt.count, e->ar_tokens,
-                           block - 1 + e->pair.drafter->config.variant->label_shift, &accepted,
-                           &cycles, err);
+         validate(e, &prompt, &options, &metrics, err);
     if (ok) {
         const char *name = e->prompts.categories[index];
         bd_generation_totals_add(&e->plain, &plain);
-        add(&e->all, &report, accepted, cycles);
+        add(&e->all, &report, &metrics);
         if (name)
-            add(find_category(e, name), &report, accepted, cycles);
+            add(find_category(e, name), &report, &metrics);
     }
     bd_tokens_free(&prompt);
     bd_arena_release(arena, mark);
@@ -129,20 +163,26 @@ static double ar_of(const category *c)
     return c->ar_cycles > 0 ? (double)c->ar_accepted / (double)c->ar_cycles : 0;
 }
 
+static double truth_of(const category *c)
+{
+    return c->truth_cycles > 0 ? (double)c->truth_added / (double)c->truth_cycles : 0;
+}
+
 static json_t *to_json(const category *c)
 {
-    return json_pack("{s:I,s:I,s:f,s:f,s:f,s:o}", "prompts", (json_int_t)c->totals.prompts,
+    return json_pack("{s:I,s:I,s:f,s:f,s:f,s:f,s:o}", "prompts", (json_int_t)c->totals.prompts,
                      "tokens", (json_int_t)c->totals.tokens, "acceptance_length",
                      bd_generation_accept_length(&c->totals), "ar_validation", ar_of(c),
-                     "tokens_per_second", bd_generation_rate(&c->totals), "acceptance_per_position",
+                     "ar_fixed_text", truth_of(c), "tokens_per_second",
+                     bd_generation_rate(&c->totals), "acceptance_per_position",
                      bd_generation_positions(&c->totals));
 }
 
 static void print_line(const char *name, const category *c)
 {
-    printf("%-20s %8lld %9lld %10.3f %10.3f %11.1f\n", name, (long long)c->totals.prompts,
+    printf("%-20s %8lld %9lld %10.3f %8.3f %8.3f %11.1f\n", name, (long long)c->totals.prompts,
            (long long)c->totals.tokens, bd_generation_accept_length(&c->totals), ar_of(c),
-           bd_generation_rate(&c->totals));
+           truth_of(c), bd_generation_rate(&c->totals));
 }
 
 static void report(const evaluation *e)
@@ -162,8 +202,8 @@ static void report(const evaluation *e)
         json_decref(out);
         return;
     }
-    printf("%-20s %8s %9s %10s %10s %11s\n", "category", "prompts", "tokens", "acceptance", "AR",
-           "tokens/s");
+    printf("%-20s %8s %9s %10s %8s %8s %11s\n", "category", "prompts", "tokens", "acceptance", "AR",
+           "AR fixed", "tokens/s");
     for (int i = 0; i < e->count; i++)
         print_line(e->list[i].name, &e->list[i]);
     print_line("all", &e->all);
@@ -184,7 +224,8 @@ static bool run(evaluation *e, bd_error *err)
         if (!bd_prompts_read(&e->prompts, e->files.items[i], e->prompts.count + e->limit, err))
             return false;
     bd_catch_signals();
-    if (!bd_pair_open(&e->pair, err) || !evaluate(e, err))
+    if (!bd_pair_open(&e->pair, err) ||
+        (e->in_chat && !(e->chat = bd_chat_open(e->pair.text, NULL, err))) || !evaluate(e, err))
         return false;
     report(e);
     double ar = ar_of(&e->all);
@@ -205,6 +246,8 @@ int bd_command_draft_eval(int argc, char **argv)
          1, 1e9, false},
         {"ar-tokens", NULL, BD_ARGUMENT_INT, "N", "tokens per prompt of the AR metric (32)",
          &e.ar_tokens, 1, 1e6, false},
+        {"chat", NULL, BD_ARGUMENT_FLAG, NULL, "put prompts into the tokenizer's chat template",
+         &e.in_chat, 0, 0, false},
         {"ar-lower-bound", NULL, BD_ARGUMENT_NUMBER, "X", "fail when AR is below (0)",
          &e.lower_bound, 0, 1e3, false},
         {"schedule", NULL, BD_ARGUMENT_TEXT, "NAME", BD_SCHEDULE_HELP, &e.pair.schedule_name, 0, 0,
@@ -216,7 +259,8 @@ int bd_command_draft_eval(int argc, char **argv)
         .command = "draft eval",
         .usage = "-m TARGET -md DRAFT PROMPTS.jsonl...",
         .summary = "Acceptance length in real greedy decoding (tokens per target pass), per "
-                   "category and position, and the AR metric of the reference trainer.",
+                   "category and position, and both AR metrics of the reference trainer: over text "
+                   "that grows with what is accepted, and over the target's own text.",
         .list = list,
         .count = count + (int)(sizeof more / sizeof *more),
         .arguments = &e.files};
@@ -225,6 +269,7 @@ int bd_command_draft_eval(int argc, char **argv)
         return bd_usage_error("draft eval", &err);
     bool ok = run(&e, &err);
     bd_prompts_free(&e.prompts);
+    bd_chat_close(e.chat);
     bd_pair_close(&e.pair);
     return ok ? 0 : bd_run_error("draft eval", &err);
 }

@@ -200,17 +200,28 @@ static const char *first_prompt(const bd_record *record)
     return NULL;
 }
 
+/* The name of a file without folder and ending. */
+static void name_file(const char *path, char out[64])
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path,
+               *dot = strchr(name, '.');
+    int size = dot && dot != name ? (int)(dot - name) : (int)strlen(name);
+    snprintf(out, 64, "%.*s", size < 63 ? size : 63, name);
+}
+
 bool bd_prompts_read(bd_prompts *prompts, const char *path, int64_t most, bd_error *err)
 {
     bd_records *records = bd_records_open(path, err);
     if (!records)
         return false;
+    char file[64];
+    name_file(path, file);
     bd_record record;
     int got = 1;
     while (prompts->count < most && (got = bd_records_next(records, &record, err)) > 0) {
         const char *text = first_prompt(&record);
         const char *category = json_string_value(json_object_get(record.object, "category"));
-        if (text && !bd_prompts_add(prompts, text, category)) {
+        if (text && !bd_prompts_add(prompts, text, category ? category : file)) {
             bd_fail_as(err, BD_ERROR_SYSTEM, "%s: no memory for prompts", path);
             got = -1;
             break;

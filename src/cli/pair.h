@@ -57,7 +57,7 @@ bool bd_pair_measure(bd_pair *pair, const bd_generation_report *report, bd_pair_
 /* A list of prompts: one text, or JSONL records ("turns", "prompt", "text", "messages"). */
 typedef struct {
     char **items;
-    char **categories; /* of a record's "category"; entries may be NULL */
+    char **categories; /* a record's "category", else the name of its file; NULL: of no file */
     int64_t count;
 } bd_prompts;
 bool bd_prompts_add(bd_prompts *prompts, const char *text, const char *category);

@@ -31,7 +31,18 @@ typedef struct {
 bool bd_validate(const bd_validation *validation, const int32_t *prompt, int64_t count,
                  int64_t output, int64_t steps, int64_t *accepted, int64_t *cycles, bd_error *err);
 
-/* The same with a real target and draft. */
+/* The reference's other driver, against a text that is fixed: the target's own greedy continuation of at
+ * most `output` tokens, up to a stop token (with it). A cycle takes the drafts of the one before as long
+ * as they are the text's, then, unless the text is complete, drafts again from there and adds the base
+ * token. The metric is added over cycles. */
+bool bd_validate_truth(const bd_validation *validation, const int32_t *prompt, int64_t count,
+                       int64_t output, const int32_t *stop, int64_t stop_count, int64_t steps,
+                       int64_t *added, int64_t *cycles, bd_error *err);
+
+/* The two with a real target and draft. */
+bool bd_validate_draft_truth(bd_decoder *decoder, const int32_t *prompt, int64_t count,
+                             int64_t output, const int32_t *stop, int64_t stop_count, int64_t steps,
+                             int64_t *added, int64_t *cycles, bd_error *err);
 bool bd_validate_draft(bd_decoder *decoder, const int32_t *prompt, int64_t count, int64_t output,
                        int64_t steps, int64_t *accepted, int64_t *cycles, bd_error *err);
 

@@ -51,6 +51,14 @@ check "a draft of another target" refuses 1 "" "$BDLM" generate -m "$work/fresh"
 printf '{"turns": ["entry 7: the"], "category": "seven"}\n' >"$work/prompts.jsonl"
 check "draft eval" sh -c "$BDLM draft eval -m $work/target/latest -md $work/draft/latest $work/prompts.jsonl -n 20 \
     2>$work/err | grep -q '^seven'"
+printf '{"turns": ["entry 7: the"]}\n' >"$work/other.jsonl"
+check "a prompt without category counts by its file" sh -c "$BDLM draft eval -m $work/target/latest -md $work/draft/latest \
+    $work/prompts.jsonl $work/other.jsonl -n 20 --json 2>$work/err | tr -d ' \n' | grep -q '\"other\":{\"prompts\":1,'"
+printf '{"turns": [""]}\n' >"$work/empty.jsonl"
+check "one of two failed" sh -c "$BDLM draft eval -m $work/target/latest -md $work/draft/latest $work/prompts.jsonl $work/empty.jsonl \
+    -n 20 >$work/out 2>$work/err && grep -q '1 of 2 prompts failed; prompt 2: no tokens in it' $work/err"
+check "all failed" refuses 1 "all 1 prompts failed; prompt 1: no tokens in it" \
+    "$BDLM" draft eval -m "$work/target/latest" -md "$work/draft/latest" "$work/empty.jsonl" -n 20
 check "page" sh -c "$BDLM report $work/target $work/draft -o $work/page.html 2>$work/err && grep -q '<svg' $work/page.html"
 
 # 30 steps at once, or 10, a stop, and the rest: the same weights.

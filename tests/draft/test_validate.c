@@ -18,6 +18,8 @@ static int64_t count_draft(void *self, const int32_t *tokens, int64_t count, int
     counting *c = self;
     *base = (int32_t)count;
     int64_t n = steps < c->per_cycle ? steps : c->per_cycle;
+    if (n == 0)
+        return 0;
     for (int64_t i = 0; i < n; i++)
         drafts[i] = c->drafts ? c->drafts[c->cycle * c->per_cycle + i] : -1;
     c->cycle++;
@@ -54,6 +56,30 @@ static void counted_by_hand(void **state) // T41
     expect((int32_t[]){5, 6}, 3, 3, 1);
     expect(NULL, 4, 2, 2);
     expect((int32_t[]){5, 0, 8, 9}, 6, 5, 2);
+}
+
+static void expect_truth(const int32_t *drafts, int64_t output, int32_t stop, int64_t want_added,
+                         int64_t want_cycles)
+{
+    bd_error err = {0};
+    counting c = {.drafts = drafts, .per_cycle = 2};
+    const bd_validation v = {&c, count_draft, count_judge};
+    const int32_t prompt[4] = {0, 1, 2, 3};
+    int64_t added, cycles;
+    check_ok(bd_validate_truth(&v, prompt, 4, output, &stop, 1, 2, &added, &cycles, &err), err);
+    assert_int_equal(added, want_added);
+    assert_int_equal(cycles, want_cycles);
+}
+
+/* The other driver: the text is 4, 5, 6, 7, ... after the prompt. */
+static void counted_against_a_fixed_text(void **state)
+{
+    (void)state;
+    expect_truth((int32_t[]){5, 6, 8, 9}, 4, 99, 4, 2); // 4, then 5 6 and 7
+    expect_truth((int32_t[]){5, 6, 8, 9}, 5, 99, 5, 3); // the third cycle only takes 8
+    expect_truth((int32_t[]){5, 0, 7, 8}, 4, 99, 4, 3); // 4; 5, 6; 7
+    expect_truth(NULL, 4, 99, 4, 4);
+    expect_truth((int32_t[]){5, 6}, 4, 5, 2, 2); // the text ends with a stop token
 }
 
 /* The longest accepted run of the real decoder on the same rule: T42 as greedy acceptance. */
@@ -102,6 +128,13 @@ static void real_models(void **state)
     check_ok(bd_validate_draft(d, prompt, 8, 5, 0, &accepted, &cycles, &err), err);
     assert_int_equal(accepted, 5);
     assert_int_equal(cycles, 5);
+    // The same without drafts against a fixed text; with them in no more cycles than without.
+    check_ok(bd_validate_draft_truth(d, prompt, 8, 20, NULL, 0, 0, &accepted, &cycles, &err), err);
+    assert_int_equal(accepted, 20);
+    assert_int_equal(cycles, 20);
+    check_ok(bd_validate_draft_truth(d, prompt, 8, 20, NULL, 0, 3, &accepted, &cycles, &err), err);
+    assert_int_equal(accepted, 20);
+    assert_true(cycles < 12);
     // Corrections lengthen the text uncounted: the text is the greedy one, the metric is
     // reproducible.
     check_ok(bd_validate_draft(d, prompt, 8, 20, 3, &accepted, &cycles, &err), err);
@@ -119,8 +152,8 @@ static void real_models(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counted_by_hand),
-                                       cmocka_unit_test(longest_run),
-                                       cmocka_unit_test(real_models)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counted_by_hand), cmocka_unit_test(counted_against_a_fixed_text),
+        cmocka_unit_test(longest_run), cmocka_unit_test(real_models)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
