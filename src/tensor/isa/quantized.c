@@ -213,11 +213,11 @@ static void quantize(const float *x, int64_t count, const bd_quantized_row *row)
             vi_store_int8(row->values + i + p * VF_WIDTH, whole);
             total += whole;
         }
-        int32_t sum = 0;
+        uint32_t sum = 0; // what is no number gives any integers, which may wrap
         for (int j = 0; j < VF_WIDTH; j++)
-            sum += total[j];
+            sum += (uint32_t)total[j];
         row->scales[b] = scale;
-        row->starts[b] = (int32_t)(-128u * (uint32_t)sum);
+        row->starts[b] = (int32_t)(-128u * sum);
     }
 }
 
