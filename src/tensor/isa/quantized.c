@@ -182,8 +182,8 @@ INLINE float largest_magnitude(const vf *x, int count)
 {
     vi most = (vi)vf_abs(x[0]);
     for (int i = 1; i < count; i++) {
-        const vi bits = (vi)vf_abs(x[i]);
-        most = vi_select(bits > most, bits, most);
+        const vi next = (vi)vf_abs(x[i]);
+        most = vi_select(next > most, next, most);
     }
     int32_t best = most[0];
     for (int i = 1; i < VF_WIDTH; i++)
@@ -192,6 +192,9 @@ INLINE float largest_magnitude(const vf *x, int count)
     memcpy(&value, &best, 4);
     return value;
 }
+
+// Unsigned, since what is no number gives any integers, and sums of them wrap.
+typedef uint32_t bits __attribute__((vector_size(sizeof(vf))));
 
 static void quantize(const float *x, int64_t count, const bd_quantized_row *row)
 {
@@ -207,15 +210,15 @@ static void quantize(const float *x, int64_t count, const bd_quantized_row *row)
         }
         const float scale = largest_magnitude(part, PARTS) / 127;
         const float inverse = scale != 0 ? 1 / scale : 0;
-        vi total = vi_set1(0);
+        bits total = {0};
         for (int p = 0; p < PARTS; p++) {
-            const vi whole = (vi)(part[p] * inverse + magic) - 0x4b400000;
-            vi_store_int8(row->values + i + p * VF_WIDTH, whole);
+            const bits whole = (bits)(part[p] * inverse + magic) - 0x4b400000u;
+            vi_store_int8(row->values + i + p * VF_WIDTH, (vi)whole);
             total += whole;
         }
-        uint32_t sum = 0; // what is no number gives any integers, which may wrap
+        uint32_t sum = 0;
         for (int j = 0; j < VF_WIDTH; j++)
-            sum += (uint32_t)total[j];
+            sum += total[j];
         row->scales[b] = scale;
         row->starts[b] = (int32_t)(-128u * sum);
     }
