@@ -244,7 +244,8 @@ static bool open_text(const bd_recipe *recipe, bd_draft_data *t, bd_error *err)
 {
     // Read as text, their markup would be what the draft learns.
     if (bd_recipe_has_conversations(recipe))
-        return bd_fail(err, "data.train_files: conversations (.jsonl), text wanted to train drafts");
+        return bd_fail(err,
+                       "data.train_files: conversations (.jsonl), text wanted to train drafts");
     if (!bd_training_corpus(recipe, t->tokenizer, &t->corpus, err))
         return false;
     t->tokens = t->corpus.tokens;
