@@ -31,6 +31,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "tensor/dtype.h"
+
 #if !defined(BD_ISA_portable)
 #include <immintrin.h>
 #endif
@@ -416,7 +418,7 @@ static inline void vi_store_int8(int8_t *p, vi v)
 #endif
 }
 
-/* VF_WIDTH f16 numbers; the portable level knows no infinity and no NaN among them. */
+/* VF_WIDTH f16 numbers. */
 static inline vf vf_load_f16(const uint16_t *p)
 {
 #if defined(VF_512)
@@ -424,14 +426,9 @@ static inline vf vf_load_f16(const uint16_t *p)
 #elif defined(VF_256)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 #else
-    vf out;
-    for (int i = 0; i < VF_WIDTH; i++) {
-        const int exponent = p[i] >> 10 & 31, fraction = p[i] & 1023;
-        const float size =
-            exponent ? ldexpf((float)(fraction | 1024), exponent - 25) : (float)fraction * 0x1p-24f;
-        out[i] = p[i] & 0x8000 ? -size : size;
-    }
-    return out;
+    float out[VF_WIDTH];
+    bd_to_f32(BD_F16, p, out, VF_WIDTH);
+    return vf_load(out);
 #endif
 }
 
