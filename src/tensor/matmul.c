@@ -21,11 +21,6 @@ static const bd_matmul_kernels *kernels(void)
     return tables[bd_isa()];
 }
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -47,20 +42,20 @@ static panels panels_of(const bd_matmul_kernels *table, bd_tile_format format, i
         .columns = columns,
         .panel_columns = panel_columns,
         .vector_columns = table->vector_columns,
-        .steps = format == BD_TILE_PAIRS ? ceil_div(summed, 2) : summed,
+        .steps = format == BD_TILE_PAIRS ? bd_ceil_div(summed, 2) : summed,
         .step_bytes = format == BD_TILE_WIDEN ? 2 : 4,
     };
 }
 
 static int64_t panel_count(const panels *p)
 {
-    return ceil_div(p->columns, p->panel_columns);
+    return bd_ceil_div(p->columns, p->panel_columns);
 }
 
 static int64_t panel_width(const panels *p, int64_t panel)
 {
     int64_t left = p->columns - panel * p->panel_columns;
-    return smaller(p->panel_columns, ceil_div(left, p->vector_columns) * p->vector_columns);
+    return smaller(p->panel_columns, bd_ceil_div(left, p->vector_columns) * p->vector_columns);
 }
 
 static int64_t panel_used(const panels *p, int64_t panel)
@@ -87,7 +82,7 @@ size_t bd_packed_bytes(bd_dtype dtype, int64_t out, int64_t in)
     if (dtype == BD_Q8_0)
         return bd_quantized_bytes(out, in);
     // The widest vectors have 16 columns; a pair of bf16 is never cut.
-    size_t columns = (size_t)ceil_div(out, 16) * 16;
+    size_t columns = (size_t)bd_ceil_div(out, 16) * 16;
     return columns * (size_t)(in + (in & 1)) * bd_dtype_size(dtype);
 }
 
@@ -213,12 +208,12 @@ static void multiply_panel(const product_job *job, const product_part *part, int
     const panels *p = &part->panels;
     float partial[BLOCK_ROWS * WIDEST_PANEL];
     const int64_t column = panel * p->panel_columns, width = panel_width(p, panel);
-    const int64_t tiles = ceil_div(rows, BD_TILE_ROWS);
+    const int64_t tiles = bd_ceil_div(rows, BD_TILE_ROWS);
     const int64_t block = tiles == 2 ? TWO_TILES_STEPS : BLOCK_STEPS;
     // While tiles work on one block they read the next one ahead, each its share of the four cache
     // lines of a step: memory and arithmetic overlap. A single tile streams; the hardware sees
     // that.
-    const int64_t share = tiles > 1 && tiles <= 16 ? ceil_div(4, tiles) : 0;
+    const int64_t share = tiles > 1 && tiles <= 16 ? bd_ceil_div(4, tiles) : 0;
     const char *b = panel_start(p, part->b, panel);
     for (int64_t s = 0; s == 0 || s < p->steps; s += block) {
         const int64_t steps = smaller(block, p->steps - s);
@@ -275,7 +270,7 @@ static void split_product(product_job *job)
 {
     const panels *widest = &job->part[0].panels;
     const int64_t cells = widest->panel_columns * widest->steps;
-    job->row_blocks = ceil_div(job->rows, BLOCK_ROWS);
+    job->row_blocks = bd_ceil_div(job->rows, BLOCK_ROWS);
     job->groups = bd_split_panels(job->panel_count, cells * widest->step_bytes,
                                   2.0 * (double)(cells * job->rows), job->row_blocks);
 }
@@ -309,7 +304,7 @@ static void set_left(product_job *job, bd_tile_format format, int64_t in, const 
     if (!rounded)
         return;
     // Rows a multiple of 4 KB apart would fight for the same cache sets.
-    job->a_row = ceil_div(job->part[0].panels.steps, 16) * 16 + 16;
+    job->a_row = bd_ceil_div(job->part[0].panels.steps, 16) * 16 + 16;
     round_job round = {.table = job->table,
                        .format = format,
                        .x = x,
@@ -320,10 +315,10 @@ static void set_left(product_job *job, bd_tile_format format, int64_t in, const 
     round.to = bd_arena_alloc(scratch, (size_t)(job->rows * job->a_row) * 4);
     job->a = round.to;
     if (job->rows * in < 16384)
-        for (int64_t task = 0; task < ceil_div(job->rows, ROUNDED_ROWS); task++)
+        for (int64_t task = 0; task < bd_ceil_div(job->rows, ROUNDED_ROWS); task++)
             round_task(&round, task);
     else
-        bd_parallel(ceil_div(job->rows, ROUNDED_ROWS), round_task, &round);
+        bd_parallel(bd_ceil_div(job->rows, ROUNDED_ROWS), round_task, &round);
 }
 
 static void dense_products(const bd_product *products, int count, const float *x, int64_t rows,
@@ -508,7 +503,7 @@ void bd_matmul_weight_gradient(bd_dtype compute, const float *dy, int64_t dy_str
         job.right = panels_of(table, format, in, table->panel_columns, job.rows);
         job.dy = dy + r * dy_stride;
         job.x = x + r * x_stride;
-        bd_parallel(ceil_div(job.rows, PACKED_ROWS), pack_gradient_task, &job);
+        bd_parallel(bd_ceil_div(job.rows, PACKED_ROWS), pack_gradient_task, &job);
         bd_parallel(panel_count(&job.left) * panel_count(&job.right), gradient_task, &job);
     }
     bd_arena_release(scratch, mark);

@@ -20,11 +20,6 @@ enum {
     AHEAD_BLOCKS = 8
 };
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* --- blocks of files -------------------------------------------------------------------------- */
 
 /* Halves away from zero; what is no number becomes 0. */
@@ -79,7 +74,8 @@ typedef struct {
 
 static layout layout_of(int64_t out, int64_t in, void *data)
 {
-    layout l = {.panels = ceil_div(out, COLUMNS), .blocks = ceil_div(in, GROUP), .weights = data};
+    layout l = {
+        .panels = bd_ceil_div(out, COLUMNS), .blocks = bd_ceil_div(in, GROUP), .weights = data};
     l.scales = (uint16_t *)(void *)(l.weights + l.panels * l.blocks * BD_QUANTIZED_BLOCK);
     return l;
 }
@@ -157,7 +153,7 @@ static void quantize_rows(product_job *job, bd_arena *scratch)
     for (int64_t r = 0; r < job->rows; r++, data += stride)
         job->row[r] = (bd_quantized_row){(int8_t *)data, (float *)(void *)(data + values),
                                          (int32_t *)(void *)(data + values + numbers)};
-    const int64_t tasks = ceil_div(job->rows, QUANTIZED_ROWS);
+    const int64_t tasks = bd_ceil_div(job->rows, QUANTIZED_ROWS);
     if (tasks == 1)
         quantize_task(job, 0);
     else
@@ -169,11 +165,12 @@ static void multiply_panel(const product_job *job, const bd_product *product, in
 {
     const layout l = layout_of(product->w->out, job->in, product->w->data);
     const int64_t column = panel * COLUMNS, left = product->w->out - column;
-    const int64_t tiles = ceil_div(rows, BD_QUANTIZED_ROWS);
+    const int64_t tiles = bd_ceil_div(rows, BD_QUANTIZED_ROWS);
     const uint8_t *weights = l.weights + panel * l.blocks * BD_QUANTIZED_BLOCK;
     // What is computed with a block takes the place of loads that would be under way. A single tile
     // reads its own panel ahead; several fetch the next panel while they work, each its share.
-    const int64_t lines = BD_QUANTIZED_BLOCK / 64, share = tiles <= 16 ? ceil_div(lines, tiles) : 0;
+    const int64_t lines = BD_QUANTIZED_BLOCK / 64,
+                  share = tiles <= 16 ? bd_ceil_div(lines, tiles) : 0;
     const uint8_t *next = weights + (tiles > 1 ? l.blocks : AHEAD_BLOCKS) * BD_QUANTIZED_BLOCK;
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t r = first + i * rows / tiles, end = first + (i + 1) * rows / tiles;
@@ -205,8 +202,8 @@ static void multiply_task(void *context, int64_t task)
     const bd_product *product = job->products;
     int64_t before = 0; // panels of the products before this one
     for (int64_t p = group * job->panels / job->groups; p < end; p++) {
-        while (p - before >= ceil_div(product->w->out, COLUMNS))
-            before += ceil_div(product++->w->out, COLUMNS);
+        while (p - before >= bd_ceil_div(product->w->out, COLUMNS))
+            before += bd_ceil_div(product++->w->out, COLUMNS);
         multiply_panel(job, product, p - before, first, rows);
     }
 }
@@ -220,16 +217,16 @@ void bd_quantized_products(const bd_product *products, int count, const float *x
 
                        .rows = rows,
                        .in = products[0].w->in,
-                       .blocks = ceil_div(products[0].w->in, GROUP),
+                       .blocks = bd_ceil_div(products[0].w->in, GROUP),
                        .x = x,
                        .x_stride = x_stride,
                        .accumulate = mode == BD_ACCUMULATE};
     for (int i = 0; i < count; i++) {
         assert(products[i].w->dtype == BD_Q8_0 && products[i].w->in == job.in);
-        job.panels += ceil_div(products[i].w->out, COLUMNS);
+        job.panels += bd_ceil_div(products[i].w->out, COLUMNS);
     }
     quantize_rows(&job, scratch);
-    job.row_blocks = ceil_div(rows, BLOCK_ROWS);
+    job.row_blocks = bd_ceil_div(rows, BLOCK_ROWS);
     job.groups =
         bd_split_panels(job.panels, job.blocks * BD_QUANTIZED_BLOCK,
                         2.0 * (double)(COLUMNS * job.blocks * GROUP * rows), job.row_blocks);

@@ -11,11 +11,6 @@
 // Less than this (about 50 microseconds) is over before a thread that lost its core comes back.
 #define SHORT_PRODUCT 2e7
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static int64_t larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -29,6 +24,6 @@ int64_t bd_split_panels(int64_t panels, int64_t panel_bytes, double operations, 
         return 1;
     const int64_t fit = larger(1, ((int64_t)1 << 20) / larger(1, panel_bytes));
     const int64_t tasks = work < SHORT_PRODUCT ? threads : 8 * threads;
-    const int64_t wanted = larger(ceil_div(tasks, row_blocks), ceil_div(panels, fit));
+    const int64_t wanted = larger(bd_ceil_div(tasks, row_blocks), bd_ceil_div(panels, fit));
     return larger(1, wanted < panels ? wanted : panels);
 }

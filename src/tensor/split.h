@@ -4,6 +4,11 @@
 
 #include <stdint.h>
 
+static inline int64_t bd_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
 /* Into how many groups of neighbouring panels: enough to keep every thread busy to the end, few
  * enough to reuse what the caches hold. A short product is cut once for each thread: its panels are
  * read in as long stretches as they can be. operations: multiplications and additions of one panel
