@@ -63,15 +63,7 @@ static bool encode(const evaluation *e, const char *text, bd_tokens *out, bd_err
     if (!e->chat)
         return bd_tokenizer_encode(e->pair.text, text, strlen(text), NULL, out, err);
     json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", text);
-    const bd_chat_request request = {.messages = messages, .add_generation_prompt = true};
-    bd_conversation conversation = {0};
-    bool ok = messages ? bd_chat_render(e->chat, &request, &conversation, err)
-                       : bd_fail(err, "not UTF-8");
-    if (ok) {
-        *out = conversation.tokens;
-        conversation.tokens = (bd_tokens){0};
-    }
-    bd_conversation_free(&conversation);
+    bool ok = messages ? bd_chat_prompt(e->chat, messages, out, err) : bd_fail(err, "not UTF-8");
     json_decref(messages);
     return ok;
 }

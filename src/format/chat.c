@@ -457,3 +457,16 @@ void bd_conversation_free(bd_conversation *c)
     free(c->spans);
     *c = (bd_conversation){0};
 }
+
+bool bd_chat_prompt(const bd_chat *chat, json_t *messages, bd_tokens *out, bd_error *err)
+{
+    const bd_chat_request request = {.messages = messages, .add_generation_prompt = true};
+    bd_conversation conversation = {0};
+    bool ok = bd_chat_render(chat, &request, &conversation, err);
+    if (ok) {
+        *out = conversation.tokens;
+        conversation.tokens = (bd_tokens){0};
+    }
+    bd_conversation_free(&conversation);
+    return ok;
+}

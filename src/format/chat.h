@@ -72,4 +72,7 @@ void bd_conversation_free(bd_conversation *conversation);
 bool bd_chat_render(const bd_chat *chat, const bd_chat_request *request, bd_conversation *out,
                     bd_error *err);
 
+/* The tokens of a list of messages up to where the assistant begins to answer. */
+bool bd_chat_prompt(const bd_chat *chat, json_t *messages, bd_tokens *out, bd_error *err);
+
 #endif

@@ -56,14 +56,7 @@ static bool prompt_tokens(const examination *x, const bd_record *record, bd_toke
     json_t *messages = json_array();
     for (int64_t i = 0; i < before; i++)
         json_array_append(messages, record->messages[i].object);
-    bd_chat_request request = {.messages = messages, .add_generation_prompt = true};
-    bd_conversation conversation = {0};
-    bool done = bd_chat_render(o->chat, &request, &conversation, err);
-    if (done) {
-        *out = conversation.tokens;
-        conversation.tokens = (bd_tokens){0};
-    }
-    bd_conversation_free(&conversation);
+    bool done = bd_chat_prompt(o->chat, messages, out, err);
     json_decref(messages);
     return done;
 }
